@@ -60,6 +60,19 @@ else:
         return decorated
 
 
+class ShownAsTable:
+    """The base of a class that a notebook shows as a table of its fields, but for those that are empty."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        import importlib
+
+        tables = importlib.import_module("aioprefetch.display.tables")  # By its name: it knows the values itself.
+        facts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return str(tables.facts_html(type(self).__name__, facts))
+
+
 class _Later:
     """A method of a class that is made when it is first looked up, and then takes this place."""
 

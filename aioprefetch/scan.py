@@ -69,6 +69,13 @@ class BatchScan(AsyncClosing):
     def __repr__(self) -> str:
         return f"<BatchScan of {self._path!r}, {self._options.rows} rows a batch>"
 
+    def _repr_html_(self) -> str:
+        from aioprefetch.display.tables import facts_html
+
+        state = "closed" if self._closed else "in progress" if self._is_started else "not begun: nothing was requested"
+        rows = self._options.rows
+        return facts_html("Batches", {"path": self._path, "rows a batch": f"{rows:,}", "state": state})
+
     # --- asynchronous -------------------------------------------------------------------------------------------
 
     def __aiter__(self) -> BatchScan:

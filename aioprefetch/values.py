@@ -16,7 +16,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import ClassVar, Literal, Protocol
 
-from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.lean_dataclass import ShownAsTable, dataclass
 
 # The headers that an object has of its own, as fields of its metadata and of a write.
 HEADERS = ("content_type", "content_encoding", "content_disposition", "content_language", "cache_control", "expires")
@@ -33,7 +33,7 @@ Checksum = Literal["sha256", "crc32"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metadata:
+class Metadata(ShownAsTable):
     """The metadata of one object or directory. ``size`` is in bytes; ``etag`` is kept opaque, quotes removed."""
 
     path: str

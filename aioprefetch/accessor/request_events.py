@@ -191,6 +191,14 @@ class ReportedRequest:
         # A follower that keeps this object keeps neither memory of the read nor listeners.
         self._sink = self._runtime = self._url = self._request = None
 
+    def arrived(self) -> tuple[int | None, int]:
+        """While it is in flight: where in the object the bytes of its response begin, and how many have come so far."""
+        sink = self._sink  # Asked once: it may end meanwhile on another thread.
+        if sink is None or (head := sink.head) is None:
+            return self.start, 0
+        before = self._received_before
+        return head.start + before, max(0, sink.received - before)
+
     @property
     def request_id(self) -> int:
         """Its number in events."""

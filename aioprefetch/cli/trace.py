@@ -15,9 +15,8 @@ import click
 from aioprefetch.cli import EXIT_FAILED
 from aioprefetch.cli.places import HELP_COLUMNS_MAX
 from aioprefetch.cli.printing import note
-from aioprefetch.display import counted
 from aioprefetch.errors import printable
-from aioprefetch.trace.process_files import BEFORE_VARIABLE, PID, VARIABLE, before_of, files_of
+from aioprefetch.trace.spool import PID, SPOOL_VARIABLE, VARIABLE, Spool, spool_of
 
 EXIT_NOT_EXECUTABLE = 126  # as shells report these two
 EXIT_NOT_FOUND = 127
@@ -33,27 +32,30 @@ EXIT_SIGNAL = 128
 @click.option(
     "--to", "name", metavar="FILE", default="read.html", show_default=True, help="A page, or .json for Chrome."
 )
-@click.argument("program", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("program", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 def trace(name: str, program: Sequence[str]) -> int:
     """Run a Python program and write the picture of what it reads.
 
-    The program records all of its operators, and writes the page when it ends; other processes that it starts write
-    pages of their own beside it. SIGINT and SIGTERM are passed on to it, and the second one kills it. The exit code is
-    that of the program, and 1 if no page was written.
+    The program, and the processes that it starts, record all of their operators; the page of all of them is written
+    when the program has ended, however it did. SIGINT and SIGTERM are passed on to it, and the second one kills it. The
+    exit code is that of the program, and 1 if no page was written.
+
+    Without a command, write the page of a recording whose processes were all killed.
     """
     if PID in name:
-        raise click.BadParameter(f"{PID} has no meaning here: other processes add their numbers", param_hint="'--to'")
+        raise click.BadParameter(f"{PID} has no meaning here: all processes are on one page", param_hint="'--to'")
     path = os.path.abspath(name)
-    before = files_of(name)
-    code = _run(program, {**os.environ, VARIABLE: path, BEFORE_VARIABLE: before_of(path)})
-    written = [file for file, known in files_of(name).items() if known != before.get(file)]
-    if written:
-        others = f", and {counted(len(written) - 1, 'other trace')} beside it" if len(written) > 1 else ""
-        note(f"the trace is in {printable(written[0])}{others}")
+    folder, code = spool_of(path), 0
+    if not program and not os.path.isdir(folder):
+        raise click.UsageError(f"give a command: there is no recording in {printable(folder)}")
+    spool = Spool(folder, is_root=True, keeps=not program)
+    if program:
+        code = _run(program, {**os.environ, VARIABLE: path, SPOOL_VARIABLE: folder})
+    if spool.end(path):
+        note(f"the trace is in {printable(name)}")
         return code
-    if code in (EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND):
-        return code
-    note("no trace was written: the program has not imported aioprefetch, was killed, or cannot write there")
+    if code not in (EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND):
+        note("no trace was written: the program has not imported aioprefetch")
     return code or EXIT_FAILED
 
 
@@ -76,7 +78,7 @@ def _run(program: Sequence[str], environment: dict[str, str]) -> int:
 
 
 class _Signals:
-    """Passes signals on to a program, which ends by the first, as ``of_process`` sees to; the second one kills it."""
+    """Passes signals on to a program, which ends by the first unless it has a handler; the second one kills it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None

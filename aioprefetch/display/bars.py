@@ -159,26 +159,52 @@ def plan_html(title: str, summary: str, files: Sequence[PlannedFile], cost: Cost
     )
     if not requests:
         return frame(title, note(summary), note("no request: what is wanted is there already"))
+    return frame(
+        title,
+        note(summary),
+        _requests_picture(requests, times, f"{count_text(len(requests))} requests; {summary}; {expected}"),
+        note(expected),
+        folded("requests", _requests_table(requests, times)),
+    )
+
+
+def trace_html(
+    title: str,
+    requests: Sequence[tuple[PlannedFile, int, int]],
+    times: Sequence[tuple[float, float]],
+    objects: Sequence[tuple[str, int, Sequence[Range], Sequence[Range]]],
+    remarks: Sequence[str],
+) -> str:
+    """The requests of a trace, and the bytes of its objects: name, size, and the ranges that were used, and not."""
+    parts = []
+    for row, (path, size, used, unused) in enumerate(objects):
+        y = 14.0 + 30 * row
+        parts += [label(0, y, path), _outline(0, y + 4, WIDTH, 11)]
+        for colour, ranges in ((MEMORY, used), (WASTED, unused)):
+            for start, end in _columns(ranges, max(size, 1)):
+                parts.append(box(start * WIDTH / COLUMNS, y + 4, (end - start) * WIDTH / COLUMNS, 11, colour))
+    bytes_drawn = picture(WIDTH, 30 * len(objects), "bytes of each object, used and not used", *parts)
+    key = legend([(FETCHING, "a request"), (MEMORY, "fetched and used"), (WASTED, "fetched, not used")])
+    charts = (_requests_picture(requests, times, title), bytes_drawn, key) if requests else ()
+    return frame(title, *charts, *map(note, remarks))
+
+
+def _requests_picture(
+    requests: Sequence[tuple[PlannedFile, int, int]], times: Sequence[tuple[float, float]], described: str
+) -> str:
+    """A row for each of the first requests: where its bytes lie in the file, and when it begins and ends."""
+    duration = max((end for _, end in times), default=0.0)
     drawn = list(zip(requests, times, strict=True))[:ROWS_MAX]
     parts = [label(70, 10, "place in the file"), label(410, 10, f"time, 0 to {seconds_text(duration)}")]
     for row, ((file, start, end), (begin, finish)) in enumerate(drawn):
         y = 16.0 + 14 * row
-        described = (
-            f"request {row + 1}: [{start}, {end}) of {file.path}, {seconds_text(begin)} to {seconds_text(finish)}"
-        )
+        about = f"request {row + 1}: [{start}, {end}) of {file.path}, {seconds_text(begin)} to {seconds_text(finish)}"
         parts += [label(62, y + 9, bytes_text(end - start), anchor="end"), _outline(70, y, 320, 11)]
-        parts += [_span(70, 320, y, start, end, max(file.size, end, 1), MEMORY, described)]
-        parts += [_span(410, 300, y, begin, finish, max(duration, 1e-9), FETCHING, described)]
+        parts += [_span(70, 320, y, start, end, max(file.size, end, 1), MEMORY, about)]
+        parts += [_span(410, 300, y, begin, finish, max(duration, 1e-9), FETCHING, about)]
     more = len(requests) - len(drawn)
-    shown = picture(WIDTH, 20 + 14 * len(drawn), f"{count_text(len(requests))} requests; {summary}; {expected}", *parts)
-    return frame(
-        title,
-        note(summary),
-        shown,
-        note(f"… and {count_text(more)} more requests") if more else "",
-        note(expected),
-        folded("requests", _requests_table(requests, times)),
-    )
+    rest = note(f"… and {count_text(more)} more requests") if more else ""
+    return picture(WIDTH, 20 + 14 * len(drawn), described, *parts) + rest
 
 
 def _span(x: float, width: float, y: float, start: float, end: float, whole: float, colour: str, title: str) -> str:

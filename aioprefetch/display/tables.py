@@ -123,6 +123,22 @@ def legend(entries: Iterable[tuple[str, str]]) -> str:
     return f"<div>{items}</div>"
 
 
+_SIZES = ("size", "bytes", "bytes_skipped")
+
+
+def facts_html(title: str, facts: Mapping[str, object], *parts: str) -> str:
+    """Names and values; sizes have their unit, and what is empty is left out."""
+    rows = [
+        (
+            name.replace("_", " "),
+            bytes_text(value) if name in _SIZES and isinstance(value, int) else redact(str(value)),
+        )
+        for name, value in facts.items()
+        if value not in (None, "", 0) and value != {}
+    ]
+    return frame(title, table(("", ""), rows), *parts)
+
+
 # --- counts -----------------------------------------------------------------------------------------------------------
 
 # The groups in their order, and the names in each: the first pattern that matches decides.

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from aioprefetch.display import bytes_text, counted, seconds_text, share_text
-from aioprefetch.trace.recording import Recording, TracedObject, TracedRequest
+from aioprefetch.trace.recording import Recording
 from aioprefetch.trace.timeline import busy_seconds, in_flight, interval_of
+from aioprefetch.trace.traced import TracedObject, TracedRequest
 
 # Below this, waste is cheaper than another request.
 WASTED_BYTES_MIN = 1 << 20

@@ -2,7 +2,7 @@
 (() => {
   const trace = JSON.parse(document.getElementById("trace").textContent);
   const COUNT = 0, PATH = 1, OPERATION = 2, LANE = 3, ATTEMPT = 4, START = 5, END = 6, BEGUN = 7, FIRST = 8, ENDED = 9,
-    OUTCOME = 10, BYTES = 11, UNUSED = 12, STATUS = 13, CONNECTION = 14, ERROR = 15, HELD = 16, NUMBER = 17;
+    OUTCOME = 10, BYTES = 11, UNUSED = 12, STATUS = 13, CONNECTION = 14, ERROR = 15, HELD = 16, NUMBER = 17, PROCESS = 18;
   const PAGE = 15, EXTRA = 8;
   const rowHeight = () => parseFloat(getComputedStyle(document.documentElement).getPropertyValue("--row"));
   let ROW = rowHeight();
@@ -33,11 +33,12 @@
     parts.push(trace.operations[row[OPERATION]] + " " + trace.paths[row[PATH]]);
     if (row[START] !== null) parts.push(row[START] < 0 ? "the last " + bytes(-row[START]) : "bytes " + row[START].toLocaleString("en") + " to " + (row[END] === null ? "the end" : row[END].toLocaleString("en")));
     parts.push(trace.lanes[row[LANE]]);
+    if (trace.processes[row[PROCESS]]) parts.push("of " + trace.processes[row[PROCESS]]);
     if (row[ATTEMPT] > 1) parts.push("attempt " + row[ATTEMPT] + (row[HELD] ? ", " + time(row[HELD]) + " after the failure before" : ""));
     parts.push("began at " + time(row[BEGUN]));
     if (row[FIRST] !== null) parts.push("first byte after " + time(row[FIRST] - row[BEGUN]));
-    parts.push((row[ENDED] === null ? "still in flight after " : "took ") + time(ended(row) - row[BEGUN]));
-    parts.push("received " + bytes(row[BYTES]) + (row[UNUSED] ? ", of which " + bytes(row[UNUSED]) + " were not used" : ""));
+    parts.push((row[OUTCOME] === 3 ? "has not ended after " : "took ") + time(ended(row) - row[BEGUN]));
+    parts.push((row[OUTCOME] === 3 ? "received so far " : "received ") + bytes(row[BYTES]) + (row[UNUSED] ? ", of which " + bytes(row[UNUSED]) + " were not used" : ""));
     if (row[STATUS] !== null) parts.push("status " + row[STATUS]);
     if (row[CONNECTION] !== "") parts.push("connection " + row[CONNECTION]);
     if (row[OUTCOME] === 1) parts.push("failed" + (row[ERROR] === null ? "" : ": " + trace.errors[row[ERROR]]));
@@ -92,7 +93,8 @@
     failed: (row) => row[OUTCOME] === 1 || row[ATTEMPT] > 1,
   };
   const choose = () => {
-    const wanted = filters[find("show").value], order = orders[find("order").value];
+    const choice = find("show").value, process = +choice.split("process-")[1];
+    const wanted = filters[choice] || ((row) => row[PROCESS] === process), order = orders[find("order").value];
     const before = shown[active], wasEmpty = !shown.length;
     shown = trace.rows.filter((row) => wanted(row) && ended(row) >= view.from && row[BEGUN] <= view.to);
     if (order) shown.sort(order);
@@ -109,7 +111,7 @@
     const hasBody = row[FIRST] !== null && ended(row) > row[FIRST];
     if (first > row[BEGUN] || !hasBody) draw.append(place(make("i", hasBody ? "first before" : "first"), row[BEGUN], first));
     if (hasBody) draw.append(place(make("i", first > row[BEGUN] ? "body" : "body alone"), first, ended(row)));
-    const text = make("b", "", ["", "✕ ", "⊘ "][row[OUTCOME]] + (row[ATTEMPT] > 1 ? "↻" + row[ATTEMPT] + " " : "") + time(ended(row) - row[BEGUN]));
+    const text = make("b", "", ["", "✕ ", "⊘ ", "… "][row[OUTCOME]] + (row[ATTEMPT] > 1 ? "↻" + row[ATTEMPT] + " " : "") + time(ended(row) - row[BEGUN]));
     const end = Math.min(100, percent(ended(row))), begin = percent(row[BEGUN]);
     if (end < 88) text.style.left = end + "%"; else if (begin > 12) text.style.right = 100 - begin + "%"; else text.hidden = true;
     draw.append(text);
@@ -117,7 +119,7 @@
   };
   const option = (index) => {
     const row = shown[index];
-    const element = make("div", "row " + trace.lanes[row[LANE]] + ["", " failed", " cancelled"][row[OUTCOME]]);
+    const element = make("div", "row " + trace.lanes[row[LANE]] + ["", " failed", " cancelled", " open"][row[OUTCOME]]);
     element.setAttribute("role", "option");
     element.setAttribute("aria-label", described(row));
     element.setAttribute("aria-posinset", index + 1);
@@ -255,7 +257,10 @@
     });
     track.querySelector("path").setAttribute("d", path + "V100Z");
   };
-  const redraw = () => { drawAxis(); drawWaits(); drawMemory(); drawCurve(flight, trace.flight, trace.flightMax); drawCurve(find("used"), trace.used, trace.usedMax); choose(); };
+  const drawGaps = () => find("gaps")?.replaceChildren(...trace.gaps.filter(([from, to]) => to >= view.from && from <= view.to).map(([from, to]) => place(make("i"), from, to)));
+  const highest = Math.max(1, ...trace.ofProcesses.flat());
+  const drawProcesses = () => trace.ofProcesses.forEach((bins, number) => drawCurve(find("process-" + number), bins, highest));
+  const redraw = () => { drawAxis(); drawGaps(); drawProcesses(); drawWaits(); drawMemory(); drawCurve(flight, trace.flight, trace.flightMax); drawCurve(find("used"), trace.used, trace.usedMax); choose(); };
   const zoom = (factor, middle) => {
     const whole = Math.max(1, trace.end), span = Math.min(whole, Math.max(20, (view.to - view.from) * factor));
     show(Math.max(0, Math.min(whole - span, middle - span / 2)), span);

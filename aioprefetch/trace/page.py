@@ -1,8 +1,7 @@
 """The page of a trace: one HTML file that needs no network. What moves in it is drawn by ``page.js``.
 
 The data for that script has one row for each request, or for each few of them where there are many; its times are whole
-microseconds since the recording began. The bytes of an object are a map as SVG: what was fetched, used, fetched again,
-and which tier served it.
+microseconds since the recording began. ``object_map`` draws the bytes of an object.
 """
 
 from __future__ import annotations
@@ -18,13 +17,14 @@ from string import Template
 from typing import Any
 
 from aioprefetch.display import bytes_text, counted, seconds_text, share_text
-from aioprefetch.ranges import Range, joined
 from aioprefetch.trace.advice import advise, unused_bytes
-from aioprefetch.trace.byte_set import ByteSet
-from aioprefetch.trace.recording import TIERS, Recording, TracedObject, TracedRequest, Wait
+from aioprefetch.trace.object_map import HATCH, fetched_again, object_section
+from aioprefetch.trace.recording import Recording
 from aioprefetch.trace.timeline import (
+    Interval,
     busy_seconds,
     chunks,
+    gaps,
     highest_in_bins,
     in_flight,
     interval_of,
@@ -32,6 +32,7 @@ from aioprefetch.trace.timeline import (
     microseconds,
     packed,
 )
+from aioprefetch.trace.traced import TracedRequest, Wait
 
 # A browser draws as many bars at once without a pause, and the page stays below three MiB.
 ROWS_MAX = 20_000
@@ -39,6 +40,14 @@ WAITS_MAX = 800
 WAIT_LEVELS_MAX = 8
 WAIT_COLUMNS = 250
 FLIGHT_BINS = 1200
+# The longest times without requests, and the lanes of processes with the most requests.
+GAPS_MAX = 500
+PROCESS_LANES_MAX = 32
+NOTHING_RECORDED = (
+    "Nothing was recorded",
+    "pandas, polars and pyarrow read s3:// themselves, and aioprefetch+s3:// through this library, as do operators, "
+    "ap.sync.open and the file systems of the bridges",
+)
 WAIT_TIERS = ("store", "cache", "disk", "memory", "budget")
 LANES = ("demand", "prefetch", "control")
 
@@ -59,8 +68,13 @@ def payload(recording: Recording) -> str:
     until = recording.ended_at_seconds
     steps = in_flight(interval_of(request, until) for request in requests)
     memory = memory_in_use(requests, recording.budget_ends)
-    paths, operations, errors = _Texts(), _Texts(), _Texts()
-    rows = [_row(recording, part, paths, operations, errors) for part in chunks(requests, ROWS_MAX)]
+    paths, operations, errors, processes = _Texts(), _Texts(), _Texts(), _Texts()
+    lanes = [
+        highest_in_bins(in_flight(interval_of(request, until) for request in of_one), until, FLIGHT_BINS)
+        for process, of_one in _by_process(recording).items()
+        if processes.of(process) < PROCESS_LANES_MAX
+    ]
+    rows = [_row(recording, part, paths, operations, errors, processes) for part in chunks(requests, ROWS_MAX)]
     data: dict[str, Any] = {
         "end": microseconds(until),
         "rows": rows,
@@ -73,6 +87,9 @@ def payload(recording: Recording) -> str:
         "paths": list(paths.positions),
         "operations": list(operations.positions),
         "errors": list(errors.positions),
+        "processes": list(processes.positions),
+        "ofProcesses": lanes if len(lanes) > 1 else [],
+        "gaps": [(microseconds(begun), microseconds(ended)) for begun, ended in _longest_gaps(recording)],
         "lanes": LANES,
         "tiers": WAIT_TIERS,
         "single": len(paths.positions) == 1,
@@ -81,13 +98,35 @@ def payload(recording: Recording) -> str:
     return text.replace("<", "\\u003c")  # No text of ours ends the element.
 
 
+def _by_process(recording: Recording) -> dict[str, list[TracedRequest]]:
+    """The requests of each process, that with the most of them first."""
+    found: dict[str, list[TracedRequest]] = {}
+    for request in recording.requests:
+        found.setdefault(request.process, []).append(request)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def _longest_gaps(recording: Recording) -> list[Interval]:
+    """The longest times at which no request was in flight and no read waited."""
+    until = recording.ended_at_seconds
+    requests = (interval_of(request, until) for request in recording.requests)
+    waits = ((wait.begun_at_seconds, wait.ended_at_seconds) for wait in recording.waits)
+    return heapq.nlargest(GAPS_MAX, gaps([*requests, *waits], until), key=lambda gap: gap[1] - gap[0])
+
+
 def _row(
-    recording: Recording, part: Sequence[TracedRequest], paths: _Texts, operations: _Texts, errors: _Texts
+    recording: Recording,
+    part: Sequence[TracedRequest],
+    paths: _Texts,
+    operations: _Texts,
+    errors: _Texts,
+    processes: _Texts,
 ) -> list[Any]:
     """The order of the values is that of the constants at the top of the script."""
     first = part[0]
     failed = next((request for request in part if request.outcome == "failed"), None)
-    is_cancelled = all(request.outcome == "cancelled" for request in part)
+    outcomes = {request.outcome for request in part}
+    outcome = 1 if failed is not None else 2 if outcomes == {"cancelled"} else 3 if "open" in outcomes else 0
     ends = [request.ended_at_seconds for request in part]
     starts = [request.start for request in part if request.start is not None]
     end = first.end if len(part) == 1 else max((request.end or 0 for request in part), default=None)
@@ -102,7 +141,7 @@ def _row(
         microseconds(first.begun_at_seconds),
         None if first.first_byte_at_seconds is None else microseconds(first.first_byte_at_seconds),
         None if None in ends else microseconds(max(end for end in ends if end is not None)),
-        1 if failed is not None else 2 if is_cancelled else 0,
+        outcome,
         sum(request.received_bytes for request in part),
         sum(unused_bytes(recording, request) for request in part) if recording.knows_use else None,
         first.status if failed is None else failed.status,
@@ -110,6 +149,7 @@ def _row(
         None if failed is None or not failed.error else errors.of(failed.error),
         microseconds(first.retry_wait_seconds),
         first.number,
+        processes.of(first.process),
     ]
 
 
@@ -174,118 +214,6 @@ def _tier(wait: Wait) -> int:
     return WAIT_TIERS.index(wait.tier) if wait.tier in WAIT_TIERS else 0
 
 
-# --- the map of an object ---------------------------------------------------------------------------------------------
-
-WIDTH = 1000
-# More pieces than this are drawn as columns, each as high as its share of a part of the object.
-PIECES_MAX = 250
-COLUMNS = 250
-# A piece that is narrower could not be seen.
-PIECE_WIDTH_MIN = 1.5
-
-HATCH = (
-    '<svg width="0" height="0" aria-hidden="true" style="position:absolute"><defs>'
-    '<pattern id="hatch" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-    '<rect width="5" height="5" style="fill:var(--wasted-soft)"/><rect width="2.2" height="5" '
-    'style="fill:var(--wasted)"/></pattern></defs></svg>'
-)
-
-
-def fetched_again(requests: Sequence[TracedRequest]) -> list[Range]:
-    """The bytes of one object that came in more than one request."""
-    again, reached = [], 0
-    for start, end in sorted(request.received for request in requests):
-        again.append((start, min(end, reached)))
-        reached = max(reached, end)
-    return joined(again)
-
-
-def object_section(item: TracedObject, requests: Sequence[TracedRequest], *, knows_use: bool) -> str:
-    """The heading, the figures and the map of one object. ``requests`` are those for its bytes.
-
-    Unless ``knows_use``, ranges were joined: which bytes were used, and how many came again, is not said then.
-    """
-    name = html.escape(item.path)
-    fetched, wasted = len(item.fetched), len(item.wasted)
-    facts = [
-        f"{bytes_text(item.received_bytes)} in {counted(item.counts['requests'], 'request')}",
-        f"{share_text(fetched - wasted, fetched)} used" if fetched and knows_use else "",
-        f"{bytes_text(wasted)} not used" if wasted and knows_use else "",
-        f"{bytes_text(item.refetched_bytes)} came again" if item.refetched_bytes and knows_use else "",
-        f"{counted(item.counts['reads'], 'read')}: {_tiers(item)}" if item.counts["reads"] else "",
-        f"{bytes_text(item.counts['evicted_unused_bytes'])} evicted unread"
-        if item.counts["evicted_unused_bytes"]
-        else "",
-    ]
-    text = " · ".join(fact for fact in facts if fact)
-    facts_text = f'<p class="quiet">{html.escape(text)}</p>'
-    return f'<section class="object"><h3>{name}</h3>{facts_text}{_map(item, requests, knows_use)}</section>'
-
-
-def _tiers(item: TracedObject) -> str:
-    return ", ".join(f"{bytes_text(item.tier_bytes[tier])} from {tier}" for tier in TIERS if item.tier_bytes[tier])
-
-
-def _map(item: TracedObject, requests: Sequence[TracedRequest], knows_use: bool) -> str:
-    end = item.end
-    if not end:
-        return ""
-    layers = [("used", item.fetched & item.used), ("wasted", item.wasted)]
-    lanes = [("Fetched", 20, layers if knows_use else [("fetched", item.fetched)])]
-    again = ByteSet(fetched_again(requests))
-    if len(again):
-        lanes.append(("Fetched again", 7, [("again", again)]))
-    lanes += [(f"Read from {tier}", 7, [(tier, item.by_tier[tier])]) for tier in TIERS if len(item.by_tier[tier])]
-    lines = []
-    for title, height, layers in lanes:
-        shares = ", ".join(
-            f"{share_text(len(bytes_), end)} {'not used' if name == 'wasted' else name}" for name, bytes_ in layers
-        )
-        spoken = shares if knows_use else "parts"
-        drawing = "".join(shapes(name, bytes_.ranges, end, height, below) for name, bytes_, below in _stacked(layers))
-        lines.append(
-            f'<span aria-hidden="true">{title}</span><svg viewBox="0 0 {WIDTH} {height}" height="{height}" '
-            f'preserveAspectRatio="none" role="img" aria-label="{title}: {spoken} of {bytes_text(end)}">{drawing}</svg>'
-        )
-    lines.append(f'<span></span><div class="ends"><span>0</span><span>{end:,}</span></div>')
-    return f'<div class="map">{"".join(lines)}</div>'
-
-
-def _stacked(layers: Sequence[tuple[str, ByteSet]]) -> list[tuple[str, ByteSet, ByteSet]]:
-    """Each layer with what lies below it, where shares are stacked."""
-    stacked, below = [], ByteSet()
-    for name, bytes_ in layers:
-        stacked.append((name, bytes_, below))
-        below = below | bytes_
-    return stacked
-
-
-def shapes(name: str, ranges: Sequence[Range], end: int, height: int, below: ByteSet) -> str:
-    """Rectangles of the ranges in an object of ``end`` bytes; of many, the shares of columns, above ``below``."""
-    if len(ranges) <= PIECES_MAX and len(below.ranges) <= PIECES_MAX:
-        pieces = [(WIDTH * low / end, max(PIECE_WIDTH_MIN, WIDTH * (high - low) / end)) for low, high in ranges]
-        return "".join(
-            f'<rect class="{name}" x="{_number(min(left, WIDTH - width))}" width="{_number(width)}" height="{height}"/>'
-            for left, width in pieces
-        )
-    whole, drawing, columns = ByteSet(ranges), [], min(COLUMNS, end)
-    for column in range(columns):
-        low, high = column * end // columns, (column + 1) * end // columns
-        share, base = whole.count_in(low, high) / (high - low), below.count_in(low, high) / (high - low)
-        if share:
-            tall = max(1.0, height * share)
-            left, width = WIDTH * low / end, WIDTH * (high - low) / end
-            drawing.append(
-                f'<rect class="{name}" x="{_number(left)}" width="{_number(width)}" '
-                f'y="{_number(max(0.0, height * (1 - base) - tall))}" height="{_number(tall)}"/>'
-            )
-    return "".join(drawing)
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 OBJECTS_MAX = 8
@@ -328,6 +256,9 @@ def page(recording: Recording, *, title: str, written_at: dt.datetime) -> str:
         memory=_lane("Requests that waited for memory", "memory", recording.memory_waits),
         overview="" if len(recording.requests) > ROWS_WITHOUT_OVERVIEW else " hidden",
         highest=max((number for _, number in steps), default=0),
+        processor=_processor(recording),
+        processes=_process_lanes(recording),
+        choices=_process_choices(recording),
         budget=_budget(recording),
         objects=_objects(recording),
         tables=_tables(recording),
@@ -343,11 +274,14 @@ def _origin(recording: Recording, written_at: dt.datetime) -> str:
     what = (
         f"{counted(len(paths), 'object')}, " if len(paths) != 1 else f"<code>{html.escape(next(iter(paths)))}</code>, "
     )
-    return f"{what}written {written_at:%Y-%m-%d %H:%M} UTC"
+    processes = len(_by_process(recording))
+    who = f"{counted(processes, 'process', 'processes')}, " if processes > 1 else ""
+    return f"{what}{who}written {written_at:%Y-%m-%d %H:%M} UTC"
 
 
 def _omitted(recording: Recording) -> str:
     omitted, others = recording.counts["requests_not_kept"], recording.others
+    killed = sum(end == "was killed" for end in recording.processes.values())
     notes = [
         f"{counted(omitted, 'later request')} came after the recording was full, and are not shown." if omitted else "",
         f"{bytes_text(others.received_bytes)} in {counted(others.counts['requests'], 'request')} were of further "
@@ -357,6 +291,10 @@ def _omitted(recording: Recording) -> str:
         "There were more ranges than are kept: those with small gaps between them are drawn as one, and how many bytes "
         "were used is not known."
         if not recording.knows_use
+        else "",
+        f"{counted(killed, 'process was', 'processes were')} killed, as pools do with their workers: the last "
+        "tenth of a second may be missing."
+        if killed
         else "",
     ]
     return "".join(f"{note} " for note in notes if note)
@@ -402,7 +340,9 @@ def _tiles(recording: Recording, steps: Sequence[tuple[float, int]]) -> str:
 
 def _kinds_of_requests(requests: int, reads: int, in_flight: int) -> str:
     if in_flight:
-        return f"{in_flight:,} still in flight, whose bytes are not counted"
+        return f"{in_flight:,} without an end, with the bytes that came so far"
+    if not requests:
+        return "none was sent"
     return f"{reads:,} for bytes, {requests - reads:,} other" if requests > reads else "all for bytes"
 
 
@@ -424,21 +364,72 @@ def _fetched_again_tile(recording: Recording) -> tuple[str, str]:
 
 
 def _advice(recording: Recording) -> str:
-    lines = [
-        f'<li><span class="sign" aria-hidden="true">!</span><span><strong>{html.escape(_sentence(one.finding))}:'
-        f"</strong> {html.escape(one.remedy)}.</span></li>"
-        for one in advise(recording)
-    ]
-    if not lines:
-        lines = [
+    lines = [_advice_line(one.finding, one.remedy) for one in advise(recording)]
+    unfinished = sum(request.outcome == "open" for request in recording.requests)
+    if not recording.counts["request.started"] and not recording.counts["read.served"]:
+        lines.append(_advice_line(*NOTHING_RECORDED, sign="–"))
+    elif unfinished:
+        found = f"{counted(unfinished, 'request has', 'requests have')} not ended"
+        lines.append(_advice_line(found, "the page has the bytes that came so far, and a rule may yet apply", sign="–"))
+    elif not lines:
+        lines.append(
             '<li class="good"><span class="sign" aria-hidden="true">✓</span><span>No rule found anything to improve.'
             "</span></li>"
-        ]
+        )
     return "".join(lines)
+
+
+def _advice_line(finding: str, remedy: str, *, sign: str = "!") -> str:
+    return (
+        f'<li><span class="sign" aria-hidden="true">{sign}</span><span><strong>{html.escape(_sentence(finding))}:'
+        f"</strong> {html.escape(remedy)}.</span></li>"
+    )
 
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def _processor(recording: Recording) -> str:
+    """The row of the timeline for the times at which the program worked, and no store did."""
+    seconds = sum(ended - begun for begun, ended in _longest_gaps(recording))
+    if not seconds:
+        return ""
+    text = f"{seconds_text(seconds)} of {seconds_text(recording.ended_at_seconds)}: no request, and no read waits"
+    return (
+        f'<div class="lane"><div class="name"><strong>Your CPU, not the store</strong>{text}</div>'
+        f'<div class="track gaps" id="gaps" role="img" aria-label="Your CPU, not the store: {text}"></div></div>'
+    )
+
+
+def _process_lanes(recording: Recording) -> str:
+    """A row of the timeline for the requests in flight of each process, if there are several."""
+    groups = _by_process(recording)
+    lanes = []
+    for number, (process, requests) in enumerate(list(groups.items())[:PROCESS_LANES_MAX]):
+        received = sum(request.received_bytes for request in requests)
+        text = f"{counted(len(requests), 'request')}, {bytes_text(received)}; it {recording.processes.get(process)}"
+        lanes.append(_curve(html.escape(process), text, f"process-{number}", kind=" process"))
+    rest = len(groups) - PROCESS_LANES_MAX
+    more = f'<div class="lane"><div class="name">and {counted(rest, "process", "processes")} more</div></div>'
+    return "".join([*lanes, more if rest > 0 else ""]) if len(groups) > 1 else ""
+
+
+def _curve(title: str, text: str, identity: str, *, kind: str = "") -> str:
+    """A row of the timeline with a curve, which the script draws."""
+    return (
+        f'<div class="lane flight{kind}"><div class="name"><strong>{title}</strong>{text}</div>'
+        f'<div class="track" id="{identity}"><svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img" '
+        f'aria-label="{title}: {text}"><path d=""/></svg></div></div>'
+    )
+
+
+def _process_choices(recording: Recording) -> str:
+    groups = list(_by_process(recording))
+    return "".join(
+        f'<option value="process-{number}">{html.escape(process)}</option>'
+        for number, process in enumerate(groups if len(groups) > 1 else ())
+    )
 
 
 def _lane(title: str, identity: str, waits: Sequence[Wait]) -> str:
@@ -458,11 +449,7 @@ def _budget(recording: Recording) -> str:
     if peak is None or not peak.used_bytes:
         return ""
     text = f"at most {bytes_text(peak.used_bytes)} of {bytes_text(peak.limit_bytes)}"
-    return (
-        f'<div class="lane flight"><div class="name"><strong>Memory in use</strong>{text}</div>'
-        f'<div class="track" id="used"><svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img" '
-        f'aria-label="Memory in use: {text}"><path d=""/></svg></div></div>'
-    )
+    return _curve("Memory in use", text, "used")
 
 
 def _objects(recording: Recording) -> str:
@@ -548,7 +535,7 @@ def _slowest(requests: Sequence[TracedRequest]) -> str:
                 _range(request),
                 request.lane,
                 "–" if first is None else seconds_text(first - request.begun_at_seconds),
-                seconds_text(request.seconds),
+                "–" if request.outcome == "open" else seconds_text(request.seconds),
                 bytes_text(request.received_bytes),
                 request.error or request.status or "",
             ]

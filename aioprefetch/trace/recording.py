@@ -5,165 +5,40 @@ Pure: requests, served reads and events are put into it. Times are seconds since
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aioprefetch.errors import excerpt, printable, redact
 from aioprefetch.ranges import Range
 from aioprefetch.runtime.events import CANCELLED, Event, ServedRead
-from aioprefetch.trace.byte_set import ByteSet
+from aioprefetch.trace.traced import Outcome, Retry, TracedObject, TracedRequest, Wait
 
 if TYPE_CHECKING:
     from aioprefetch.accessor.request_events import ReportedRequest
 
 T = TypeVar("T")
-Outcome = Literal["finished", "failed", "cancelled", "open"]
-TIERS = ("memory", "disk", "cache", "store")
 # The events of a recording, beside the requests and reads that it follows.
-NAMES = ("request.retried", "block.evicted", "window.grown", "window.shrunk", "budget.waited", "budget.closed")
+NAMES = ("request.retried", "block.evicted", "budget.waited", "budget.closed")
 
-# More than this is counted and not kept: a service may record itself for a day.
+# More requests, and more waits, are counted and not kept: a service may record itself for a day.
 REQUESTS_MAX = 200_000
-WAITS_MAX = 200_000
 OBJECTS_MAX = 10_000
 # Of all objects together, some 30 MB. Past it, ranges with small gaps between them become one.
 RANGES_MAX = 200_000
 # A read out of memory takes microseconds, and waits for nothing.
 WAIT_SECONDS_MIN = 100e-6
 RETRIES_MAX = 20_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedRequest:
-    """One request to a store: one attempt of an operation.
-
-    ``start`` and ``end`` are the bytes of the response, or those that it asked for: ``start`` is negative for the last
-    bytes of an object, and ``None`` for requests without bytes. ``received_bytes`` came before it ended.
-    ``memory_bytes`` of ``memory_limit_bytes`` were in use or reserved when it began, in the budget ``budget_id``: each
-    operator has one on each loop.
-    """
-
-    number: int
-    path: str
-    operation: str
-    lane: str
-    attempt: int
-    reader: str
-    start: int | None
-    end: int | None
-    begun_at_seconds: float
-    first_byte_at_seconds: float | None
-    ended_at_seconds: float | None
-    outcome: Outcome
-    received_bytes: int
-    status: int | None
-    connection: str
-    error: str
-    retry_wait_seconds: float
-    budget_id: int
-    memory_bytes: int
-    memory_limit_bytes: int
-
-    @property
-    def received(self) -> Range:
-        """The bytes of the object that arrived; empty where it is unknown which they were."""
-        start = max(0, self.start or 0)
-        return start, start + (
-            self.received_bytes if self.is_read and self.start is not None and self.start >= 0 else 0
-        )
-
-    @property
-    def is_read(self) -> bool:
-        """Whether it asked for bytes of an object."""
-        return self.operation == "read"
-
-    @property
-    def seconds(self) -> float:
-        """How long it took; 0 while it is in flight."""
-        return 0.0 if self.ended_at_seconds is None else self.ended_at_seconds - self.begun_at_seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """A read of a caller that waited for bytes, or a request that waited for memory (``tier`` is then ``budget``)."""
-
-    path: str
-    start: int
-    end: int
-    tier: str
-    begun_at_seconds: float
-    ended_at_seconds: float
-
-    @property
-    def seconds(self) -> float:
-        """How long it waited."""
-        return self.ended_at_seconds - self.begun_at_seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retry:
-    """A failure that was tried again after ``wait_seconds``. ``attempt`` is the one that failed, from 1."""
-
-    path: str
-    operation: str
-    attempt: int
-    at_seconds: float
-    wait_seconds: float
-    error: str
-
-
-@dataclass(slots=True, kw_only=True)
-class TracedObject:
-    """The bytes of one object: fetched from the store, and used by reads, by the tier that served them."""
-
-    path: str
-    fetched: ByteSet = field(default_factory=ByteSet)
-    by_tier: dict[str, ByteSet] = field(default_factory=lambda: {tier: ByteSet() for tier in TIERS})
-    tier_bytes: Counter[str] = field(default_factory=Counter)
-    counts: Counter[str] = field(default_factory=Counter)
-
-    _used: ByteSet | None = field(default=None, init=False, repr=False)
-
-    @property
-    def used(self) -> ByteSet:
-        """The bytes that reads used, from any tier."""
-        if self._used is None:
-            self._used = ByteSet(range_ for one in self.by_tier.values() for range_ in one.ranges)
-        return self._used
-
-    def add_reads(self, tier: str, ranges: Sequence[Range]) -> None:
-        """Add bytes that reads used."""
-        self.by_tier.setdefault(tier, ByteSet()).extend(ranges)
-        self._used = None
-
-    def coarsen(self, ranges_max: int) -> int:
-        """Keep at most ``ranges_max`` ranges of each kind; the number of kinds of which gaps were closed."""
-        self._used = None
-        return sum([one.coarsen(ranges_max) for one in (self.fetched, *self.by_tier.values())])
-
-    @property
-    def received_bytes(self) -> int:
-        """All bytes that came, those that came again included."""
-        return self.counts["received_bytes"]
-
-    @property
-    def refetched_bytes(self) -> int:
-        """Bytes that came more than once, without their first time; too few where ranges were joined."""
-        return max(0, self.received_bytes - len(self.fetched))
-
-    @property
-    def wasted(self) -> ByteSet:
-        """The bytes that were fetched and that no read used."""
-        return self.fetched - self.used
-
-    @property
-    def end(self) -> int:
-        """The end of the last byte that was fetched or used: the object has at least this size."""
-        return max((bytes_.ranges[-1][1] for bytes_ in (self.fetched, self.used) if bytes_.ranges), default=0)
+# The values of a request, but its number; in this order they are written and read by ``spool``.
+_FIELDS = tuple(field.name for field in fields(TracedRequest))[1:]
+_BEGUN, _FIRST_BYTE, _ENDED = map(_FIELDS.index, ("begun_at_seconds", "first_byte_at_seconds", "ended_at_seconds"))
+_BUDGET, _PROCESS = map(_FIELDS.index, ("budget_id", "process"))
+_wait_values = attrgetter("path", "start", "end", "tier", "begun_at_seconds", "ended_at_seconds")
+_retry_values = attrgetter("path", "operation", "attempt", "at_seconds", "wait_seconds", "error")
 
 
 @dataclass(slots=True)
@@ -214,7 +89,13 @@ class Recording:
         self._shown_alike: Counter[tuple[str, str]] = Counter()
         self.pending = Pending() if pending is None else pending
         self._kept: list[ReportedRequest] = []
-        self._open: list[ReportedRequest] = []
+        self._open: list[tuple[ReportedRequest, int]] = []  # With the bytes of each that were taken.
+        # What processes wrote: their names and how they ended, the values of their requests, and waits.
+        self.processes: dict[str, str] = {}
+        self._rows: list[dict[int, list[Any]]] = []
+        self._added_waits: list[Wait] = []
+        self._numbers = itertools.count()
+        self._written: dict[int, tuple[int, tuple[Any, ...]]] = {}  # By the identities of requests in flight.
         self._waits: list[ServedRead] = []
         self._ranges_unseen = 0  # Added since they were counted last.
         self._requests: list[TracedRequest] | None = None
@@ -223,8 +104,6 @@ class Recording:
         self._handlers: dict[str, Callable[[float, str, Mapping[str, Any]], None]] = {
             "request.retried": self._request_retried,
             "block.evicted": self._block_evicted,
-            "window.grown": self._window_changed,
-            "window.shrunk": self._window_changed,
             "budget.waited": self._budget_waited,
             "budget.closed": self._budget_closed,
         }
@@ -258,13 +137,16 @@ class Recording:
     def requests(self) -> list[TracedRequest]:
         """The requests, in the order in which they began, numbered from 1."""
         if self._requests is None:
-            waited = self._retry_waits()
-            begun = sorted(self._kept, key=lambda request: request.begun_at_seconds)
-            in_flight = {id(request) for request in self._open}  # Some may have ended since, with bytes not yet taken.
+            taken = {id(request): count for request, count in self._open}  # Some may have ended since.
+            kept = [self._row(request, taken.get(id(request))) for request in self._kept]
+            added = (row for rows in self._rows for row in rows.values())
+            begun = sorted([*kept, *added], key=itemgetter(_BEGUN))
             self._requests = [
-                self._request(number, request, waited.get(id(request), 0.0), has_ended=id(request) not in in_flight)
-                for number, request in enumerate(begun, 1)
+                TracedRequest(number=number, **dict(zip(_FIELDS, row, strict=True)))
+                for number, row in enumerate(begun, 1)
             ]
+            for position, seconds in self._retry_waits(self._requests).items():
+                self._requests[position] = replace(self._requests[position], retry_wait_seconds=seconds)
         return self._requests
 
     @property
@@ -272,7 +154,7 @@ class Recording:
         """The reads of callers that waited, as they ended."""
         if self._read_waits is None:
             origin = self._origin or 0.0
-            self._read_waits = [
+            waits = [
                 Wait(
                     path=self._name(store, path),
                     start=start,
@@ -281,8 +163,9 @@ class Recording:
                     begun_at_seconds=ended_at - origin - (waited or 0.0),
                     ended_at_seconds=ended_at - origin,
                 )
-                for path, start, end, tier, waited, ended_at, store in sorted(self._waits, key=itemgetter(5))
+                for path, start, end, tier, waited, ended_at, store in self._waits
             ]
+            self._read_waits = sorted([*waits, *self._added_waits], key=attrgetter("ended_at_seconds"))
         return self._read_waits
 
     @property
@@ -327,6 +210,126 @@ class Recording:
             item = self.objects[name] = TracedObject(path=name)
         return item
 
+    # --- the recordings of several processes -------------------------------------------------------------------------
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a request had not ended when it was looked at last."""
+        return bool(self._open)
+
+    def take_out(self) -> dict[str, Any] | None:
+        """Forget what came since the last time, and return it in the types of JSON, or ``None`` for nothing.
+
+        For ``add_process``, in another process. Requests in flight come again, with the same numbers, as they change.
+        """
+        self.settle()
+        taken = {id(request): count for request, count in self._open}
+        before, self._written = self._written, {}
+        rows = []
+        for request in self._kept:
+            number, known = before.get(id(request)) or (next(self._numbers), ())
+            row = self._row(request, taken.get(id(request)))
+            if row != known:
+                rows.append((number, *row))
+            if id(request) in taken:
+                self._written[id(request)] = number, row
+        if not rows and not any(self.counts.values()):
+            return None
+        facts = {
+            "origin": self._origin,
+            "ended": self.ended_at_seconds,
+            "requests": rows,
+            "waits": [*map(_wait_values, self.waits), *map(_wait_values, self.memory_waits)],
+            "retries": [*map(_retry_values, self.retries)],
+            "objects": [(name, *_object_values(item)) for name, item in self.objects.items()],
+            "others": _object_values(self.others) if self.others.counts else None,
+            "counts": self.counts,
+            "budgets": list(self.budget_ends.items()),
+        }
+        self._kept = [request for request in self._kept if id(request) in taken]
+        self.objects, self.others, self.counts = {}, TracedObject(path=self.others.path), Counter()
+        self._waits, self.memory_waits, self.retries, self.budget_ends = [], [], [], {}
+        self._requests = self._read_waits = None
+        return facts
+
+    def keep_counts_only(self) -> None:
+        """Keep no further requests and waits, and few ranges."""
+        self._requests_max = self._ranges_max = 0
+
+    def add_process(self, process: str, parts: Iterable[Mapping[str, Any]], end: str, at_seconds: float | None) -> None:
+        """Add what ``take_out`` of a process gave, and how it ended. The process with the earliest origin comes first.
+
+        ``at_seconds`` is when it ended, by its clock: its memory is free then, and its requests get no further.
+        """
+        self.processes[process] = end
+        rows: dict[int, list[Any]] = {}
+        self._rows.append(rows)
+        for facts in parts:
+            self._add(facts, process, rows)
+        self.counts["requests_not_kept"] = self.counts["request.started"] - sum(map(len, self._rows))
+        if at_seconds is not None:
+            ended = at_seconds - (self._origin or 0.0)
+            for row in rows.values():
+                self.budget_ends.setdefault(row[_BUDGET], ended)
+                row[_ENDED] = ended if row[_ENDED] is None else row[_ENDED]
+
+    def _add(self, facts: Mapping[str, Any], process: str, rows: dict[int, list[Any]]) -> None:
+        if self._origin is None:
+            self._origin = facts["origin"]
+        later, first_budget = facts["origin"] - self._origin, len(self._rows) << 32
+        room = self._requests_max - sum(map(len, self._rows))
+        self._ended_at = max(self._ended_at, facts["origin"] + facts["ended"])
+        for number, *row in facts["requests"]:
+            for place in (_BEGUN, _FIRST_BYTE, _ENDED):
+                row[place] = row[place] if row[place] is None else row[place] + later
+            row[_BUDGET], row[_PROCESS] = row[_BUDGET] + first_budget, process
+            if number in rows or room > 0:
+                room -= number not in rows
+                rows[number] = row
+        for path, start, end, tier, begun, ended in facts["waits"]:
+            waits = self.memory_waits if tier == "budget" else self._added_waits
+            if len(waits) < self._requests_max:
+                begun, ended = begun + later, ended + later
+                waits.append(
+                    Wait(path=path, start=start, end=end, tier=tier, begun_at_seconds=begun, ended_at_seconds=ended)
+                )
+        for path, operation, attempt, at, wait, error in facts["retries"]:
+            if len(self.retries) < RETRIES_MAX:
+                self.retries.append(
+                    Retry(
+                        path=path,
+                        operation=operation,
+                        attempt=attempt,
+                        at_seconds=at + later,
+                        wait_seconds=wait,
+                        error=error,
+                        process=process,
+                    )
+                )
+        for name, *values in facts["objects"]:
+            self._add_object(self.object(name), *values)
+        if facts["others"] is not None:
+            self._add_object(self.others, *facts["others"])
+        self.counts.update(facts["counts"])
+        self.budget_ends.update((budget_id + first_budget, at + later) for budget_id, at in facts["budgets"])
+        self._bound_ranges()
+
+    def _add_object(
+        self,
+        item: TracedObject,
+        counts: Mapping[str, int],
+        tier_bytes: Mapping[str, int],
+        fetched: Sequence[Range],
+        used: Mapping[str, Sequence[Range]],
+    ) -> None:
+        item.counts.update(counts)
+        item.tier_bytes.update(tier_bytes)
+        if item is not self.others:
+            for tier, ranges in {"": fetched, **used}.items():
+                ends = [(start, end) for start, end in ranges]
+                item.add_reads(tier, ends) if tier else item.fetched.extend(ends)
+                self._ranges_unseen += len(ends)
+
     # --- requests ----------------------------------------------------------------------------------------------
 
     def _settle_requests(self, begun: Sequence[ReportedRequest]) -> None:
@@ -338,24 +341,24 @@ class Recording:
         reads = [(request.store, request.path) for request in begun if request.operation == "read"]
         for place, count in Counter(reads).items():
             self.object(self._name(*place)).counts["requests"] += count
-        seen, latest = [*self._open, *begun], self._ended_at
+        seen, latest = [*self._open, *((request, 0) for request in begun)], self._ended_at
         self._open = []
         fetched: defaultdict[tuple[str, str], list[Range]] = defaultdict(list)
-        for request in seen:
+        for request, taken in seen:
             ended_at = request.ended_at_seconds  # Asked once: it may end meanwhile on another thread.
             if ended_at is None:
-                self._open.append(request)
+                start, received = request.arrived()
+                self._open.append((request, max(taken, received)))
                 latest = max(latest, request.first_byte_at_seconds or 0.0)
-                continue
-            if ended_at > latest:
-                latest = ended_at
-            received = request.counted_bytes
-            if received and request.operation == "read" and (request.status or 200) < 300:
-                start = request.start or 0
+            else:
+                start, received = request.start, request.counted_bytes
+                latest = max(latest, ended_at)
+            if received > taken and request.operation == "read" and _has_object_bytes(request):
+                start = start or 0
                 if start < 0:  # The last bytes of an object whose size no response gave.
-                    self.counts["unplaced_bytes"] += received
+                    self.counts["unplaced_bytes"] += received - taken
                     continue
-                fetched[request.store, request.path].append((start, start + received))
+                fetched[request.store, request.path].append((start + taken, start + received))
         self._ended_at = latest
         for place, ranges in fetched.items():
             item = self.object(self._name(*place))
@@ -377,7 +380,7 @@ class Recording:
             if waited is not None and waited >= waited_min:
                 waits.append(read)
                 waited_seconds += waited
-        self._waits += waits[: max(0, WAITS_MAX - len(self._waits))]
+        self._waits += waits[: max(0, self._requests_max - len(self._waits))]
         self.counts["read.served"] += len(served)
         self.counts["waits"] += len(waits)
         self.counts["wait_microseconds"] += round(1e6 * waited_seconds)
@@ -396,7 +399,7 @@ class Recording:
                 handler(at_seconds - origin, self._name(store, path), facts)
 
     def _request_retried(self, at: float, name: str, facts: Mapping[str, Any]) -> None:
-        if len(self.retries) < RETRIES_MAX:
+        if len(self.retries) < min(RETRIES_MAX, self._requests_max):
             self.retries.append(
                 Retry(
                     path=name,
@@ -413,15 +416,10 @@ class Recording:
         if facts.get("unused"):
             self.object(name).counts["evicted_unused_bytes"] += facts["end"] - facts["start"]
 
-    def _window_changed(self, at: float, name: str, facts: Mapping[str, Any]) -> None:
-        blocks = facts.get("blocks") or 0
-        counts = self.object(name).counts
-        counts["window_blocks_max"] = max(counts["window_blocks_max"], blocks)
-
     def _budget_waited(self, at: float, name: str, facts: Mapping[str, Any]) -> None:
         waited = facts.get("seconds") or 0.0
         self.counts["memory_wait_microseconds"] += round(1e6 * waited)
-        if len(self.memory_waits) < WAITS_MAX:
+        if len(self.memory_waits) < self._requests_max:
             self.memory_waits.append(
                 Wait(path=name, start=0, end=0, tier="budget", begun_at_seconds=at - waited, ended_at_seconds=at)
             )
@@ -450,63 +448,64 @@ class Recording:
 
     # --- what is shown -----------------------------------------------------------------------------------------
 
-    def _request(
-        self, number: int, request: ReportedRequest, retry_wait_seconds: float, *, has_ended: bool
-    ) -> TracedRequest:
+    def _row(self, request: ReportedRequest, taken_bytes: int | None) -> tuple[Any, ...]:
+        """The values of a ``TracedRequest`` but its number. Those of a request in flight are ``taken_bytes``."""
         origin = self._origin or 0.0
+        start, end, connection = request.start, request.end, request.connection
         outcome: Outcome = "open"
-        received = 0
-        if has_ended:
+        received = taken_bytes or 0
+        if taken_bytes is None:
             outcome = "finished" if not request.error else "failed"
             if request.error == CANCELLED:
                 outcome = "cancelled"
             received = request.counted_bytes if _has_object_bytes(request) else 0
-        start, end, connection = request.start, request.end, request.connection
+        elif received:
+            start, _ = request.arrived()
         if end is None and start is not None and start >= 0 and outcome == "finished":
             end = start + received
-        first, ended = request.first_byte_at_seconds, request.ended_at_seconds if has_ended else None
-        return TracedRequest(
-            number=number,
-            path=self._name(request.store, request.path),
-            operation=request.operation,
-            lane=str(request.lane),
-            attempt=request.attempt,
-            reader="" if request.reader_id is None else str(request.reader_id),
-            start=start,
-            end=end,
-            begun_at_seconds=request.begun_at_seconds - origin,
-            first_byte_at_seconds=None if first is None else first - origin,
-            ended_at_seconds=None if ended is None else ended - origin,
-            outcome=outcome,
-            received_bytes=received,
-            status=request.status,
-            connection="" if connection is None else str(connection),
-            error=_error_text(request.error, request.message),
-            retry_wait_seconds=retry_wait_seconds,
-            budget_id=request.budget_id,
-            memory_bytes=request.memory_bytes,
-            memory_limit_bytes=request.memory_limit_bytes,
+        first, ended = request.first_byte_at_seconds, None if outcome == "open" else request.ended_at_seconds
+        return (
+            self._name(request.store, request.path),
+            request.operation,
+            str(request.lane),
+            request.attempt,
+            "" if request.reader_id is None else str(request.reader_id),
+            start,
+            end,
+            request.begun_at_seconds - origin,
+            None if first is None else first - origin,
+            None if ended is None else ended - origin,
+            outcome,
+            received,
+            request.status,
+            "" if connection is None else str(connection),
+            _error_text(request.error, request.message),
+            0.0,
+            request.budget_id,
+            request.memory_bytes,
+            request.memory_limit_bytes,
+            "",
         )
 
-    def _retry_waits(self) -> dict[int, float]:
-        """How long each request, by its identity, was held back because the attempt before it had failed."""
+    def _retry_waits(self, requests: Sequence[TracedRequest]) -> dict[int, float]:
+        """How long each request, by its position, was held back because the attempt before it had failed."""
         waits: dict[int, float] = {}
-        pending: dict[tuple[str, str], list[tuple[float, float]]] = {}  # When each pause was to end, and began.
+        pending: dict[tuple[str, ...], list[tuple[float, float]]] = {}  # When each pause was to end, and began.
         for retry in self.retries:
             pause = retry.at_seconds + retry.wait_seconds, retry.at_seconds
-            pending.setdefault((retry.path, retry.operation), []).append(pause)
+            pending.setdefault((retry.process, retry.path, retry.operation), []).append(pause)
         for pauses in pending.values():
             pauses.sort()
-        for request in self._kept if pending else ():
-            pauses = pending.get((self._name(request.store, request.path), request.operation), [])
+        for position, request in enumerate(requests if pending else ()):
+            pauses = pending.get((request.process, request.path, request.operation), [])
             if not pauses or request.attempt == 1:
                 continue
             # Parts of one read are tried again side by side: the pause that was to end now is that of this attempt.
-            begun = request.begun_at_seconds - (self._origin or 0.0)
+            begun = request.begun_at_seconds
             after = bisect(pauses, (begun, begun))
             near = min(range(max(0, after - 1), min(after + 1, len(pauses))), key=lambda at: abs(pauses[at][0] - begun))
             if pauses[near][1] <= begun:
-                waits[id(request)] = begun - pauses.pop(near)[1]
+                waits[position] = begun - pauses.pop(near)[1]
         return waits
 
     def _name(self, store: str, path: str) -> str:
@@ -533,6 +532,11 @@ class Recording:
             number = self._alike[store, path] = 1 + self._shown_alike[store, shown]
             self._shown_alike[store, shown] = number
         return shown if number == 1 else f"{shown} ({number})"
+
+
+def _object_values(item: TracedObject) -> tuple[Any, ...]:
+    used = {tier: ranges.ranges for tier, ranges in item.by_tier.items() if ranges.ranges}
+    return item.counts, item.tier_bytes, item.fetched.ranges, used
 
 
 def _times(requests: list[ReportedRequest], reads: list[ServedRead], events: list[Event]) -> list[float]:

@@ -13,7 +13,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from aioprefetch.display import bytes_text
-from aioprefetch.trace.recording import Recording, TracedRequest
+from aioprefetch.trace.recording import Recording
+from aioprefetch.trace.traced import TracedRequest
 
 T = TypeVar("T")
 Interval = tuple[float, float]
@@ -64,6 +65,16 @@ def memory_in_use(requests: Iterable[TracedRequest], budget_ends: Mapping[int, f
             continue
         steps.append(MemoryUse(at, used, limit))
     return steps
+
+
+def gaps(intervals: Iterable[Interval], until: float) -> list[Interval]:
+    """The parts of ``[0, until)`` at which no interval is open."""
+    found, reached = [], 0.0
+    for begun, ended in sorted(intervals):
+        if begun > reached:
+            found.append((reached, begun))
+        reached = max(reached, ended)
+    return [*found, (reached, until)] if reached < until else found
 
 
 def highest_in_bins(steps: Sequence[tuple[float, int]], duration: float, bins: int) -> list[int]:
@@ -123,7 +134,8 @@ def chunks(items: Sequence[T], chunks_max: int) -> list[Sequence[T]]:
 
 # --- the trace events of Chrome ---------------------------------------------------------------------------------------
 
-# Processes of the trace: what runs at the same time stands in rows ("threads") of one of these.
+# Processes of the trace: what runs at the same time stands in rows ("threads") of one of these. Requests of further
+# processes of the program follow them.
 REQUESTS, READS, MEMORY = 1, 2, 3
 
 
@@ -135,24 +147,29 @@ def chrome_json(recording: Recording) -> str:
 
 def _requests(recording: Recording) -> Iterator[dict[str, Any]]:
     until = recording.ended_at_seconds
-    intervals = [interval_of(request, until) for request in recording.requests]
-    rows = packed(intervals)
-    yield _named("process_name", REQUESTS, 0, "requests")
-    for row in sorted(set(rows)):
-        yield _named("thread_name", REQUESTS, row, f"request {row + 1} at once")
-    for request, (begun, ended), row in zip(recording.requests, intervals, rows, strict=True):
-        yield {
-            **_complete(REQUESTS, row, begun, ended),
-            "name": _name(request),
-            "cat": f"request,{request.lane}",
-            "args": _arguments(request),
-        }
-        if request.first_byte_at_seconds is not None:
+    groups: dict[str, list[TracedRequest]] = {}
+    for request in recording.requests:
+        groups.setdefault(request.process, []).append(request)
+    for number, (owner, requests) in enumerate(groups.items()):
+        process = MEMORY + number if number else REQUESTS
+        intervals = [interval_of(request, until) for request in requests]
+        rows = packed(intervals)
+        yield _named("process_name", process, 0, f"requests of {owner}" if owner else "requests")
+        for row in sorted(set(rows)):
+            yield _named("thread_name", process, row, f"request {row + 1} at once")
+        for request, (begun, ended), row in zip(requests, intervals, rows, strict=True):
             yield {
-                **_complete(REQUESTS, row, begun, request.first_byte_at_seconds),
-                "name": "until the first byte",
-                "cat": "first_byte",
+                **_complete(process, row, begun, ended),
+                "name": _name(request),
+                "cat": f"request,{request.lane}",
+                "args": _arguments(request),
             }
+            if request.first_byte_at_seconds is not None:
+                yield {
+                    **_complete(process, row, begun, request.first_byte_at_seconds),
+                    "name": "until the first byte",
+                    "cat": "first_byte",
+                }
     for retry in recording.retries:
         yield {
             "ph": "i",
@@ -164,7 +181,7 @@ def _requests(recording: Recording) -> Iterator[dict[str, Any]]:
             "cat": "retry",
             "args": {"path": retry.path, "wait_seconds": retry.wait_seconds, "error": retry.error},
         }
-    for at, number in in_flight(intervals):
+    for at, number in in_flight(interval_of(request, until) for request in recording.requests):
         count = {"ph": "C", "pid": REQUESTS, "ts": microseconds(at), "name": "requests in flight"}
         yield {**count, "args": {"requests": number}}
     for at, used_bytes, _ in memory_in_use(recording.requests, recording.budget_ends):
@@ -210,6 +227,7 @@ def _arguments(request: TracedRequest) -> dict[str, Any]:
         "status": request.status,
         "connection": request.connection,
         "error": request.error,
+        "process": request.process,
     }
     return {name: value for name, value in arguments.items() if value not in (None, "")}
 

@@ -9,16 +9,17 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from aioprefetch.display import counted
+from aioprefetch.display.bars import PlannedFile, trace_html
 from aioprefetch.errors import InvalidArgument, InvalidType, printable, redact
 from aioprefetch.runtime.events import FOLLOWED_MAX, Event, EventBus, follow_all, subscribe_to_all
 from aioprefetch.runtime.forks import free_in_child
 from aioprefetch.trace.advice import Advice, advise
 from aioprefetch.trace.page import page
 from aioprefetch.trace.recording import NAMES, Recording
-from aioprefetch.trace.timeline import chrome_json
+from aioprefetch.trace.timeline import chrome_json, interval_of
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
@@ -28,6 +29,8 @@ logger = logging.getLogger("aioprefetch")
 
 # How many requests and reads are looked at while a read waits for it: a few milliseconds.
 LOOKED_AT_MAX = 2_000
+# Objects in a notebook; those with the most bytes.
+_SHOWN_OBJECTS_MAX = 4
 
 
 def record(operator: Operator | BlockingOperator | None = None) -> Trace:
@@ -90,8 +93,21 @@ class Trace:
     def __repr__(self) -> str:
         with self._lock:
             self._recording.settle()
-            requests = counted(self._recording.counts["request.started"], "request")
-            return f"<Trace of {requests}, {counted(self._recording.fetched_bytes, 'byte')}>"
+            return f"<{_title(self._recording)}>"
+
+    def _repr_html_(self) -> str:
+        recording = self.recording
+        with self._lock:
+            ends = {name: item.end for name, item in recording.objects.items()}
+            requests = recording.requests
+            objects = sorted(recording.objects.values(), key=lambda item: -item.received_bytes)[:_SHOWN_OBJECTS_MAX]
+            return trace_html(
+                _title(recording),
+                [(PlannedFile(one.path, ends.get(one.path, 0), ()), *one.received) for one in requests],
+                [interval_of(one, recording.ended_at_seconds) for one in requests],
+                [(item.path, item.end, (item.fetched & item.used).ranges, item.wasted.ranges) for item in objects],
+                [str(advice) for advice in advise(recording)],
+            )
 
     def stop(self) -> None:
         """End the recording, as the end of the ``with`` block does. Requests in flight are followed to their end.
@@ -123,10 +139,9 @@ class Trace:
 
     def html(self, *, title: str = "") -> str:
         """The page as text: one file that needs no network."""
-        now = dt.datetime.now(dt.UTC)
         with self._lock:  # Events that come meanwhile wait in the queue.
             self._recording.settle()
-            return page(self._recording, title=printable(redact(title)), written_at=now)
+            return text_of(self._recording, "", title=title)
 
     def chrome_json(self) -> str:
         """The trace as text, in the JSON object format of Chrome's trace events."""
@@ -136,18 +151,28 @@ class Trace:
 
     def write_html(self, path: str | os.PathLike[str], *, title: str = "") -> None:
         """Write the page into a local file, which it replaces when the page is whole. ``OSError`` as of ``open``."""
-        _write(path, self.html(title=title))
+        write_whole(path, self.html(title=title))
 
     def write_chrome_json(self, path: str | os.PathLike[str]) -> None:
         """Write the trace for chrome://tracing or https://ui.perfetto.dev into a local file, as ``write_html`` does."""
-        _write(path, self.chrome_json())
+        write_whole(path, self.chrome_json())
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the page, or where the name ends in ``.json`` the trace for Chrome."""
-        if os.fspath(path).endswith(".json"):
-            self.write_chrome_json(path)
-        else:
-            self.write_html(path)
+        with self._lock:
+            self._recording.settle()
+            text = text_of(self._recording, path)
+        write_whole(path, text)
+
+    def take_out(self) -> dict[str, Any] | None:
+        """``Recording.take_out``, while others may read."""
+        with self._lock:
+            return self._recording.take_out()
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a request had not ended when the recording was looked at last."""
+        return self._recording.is_in_flight
 
     def _take(self, event: Event) -> None:
         events = self._pending.events
@@ -165,7 +190,19 @@ class Trace:
                 self._lock.release()
 
 
-def _write(path: str | os.PathLike[str], text: str) -> None:
+def _title(recording: Recording) -> str:
+    requests = counted(recording.counts["request.started"], "request")
+    return f"Trace of {requests}, {counted(recording.fetched_bytes, 'byte')}"
+
+
+def text_of(recording: Recording, path: str | os.PathLike[str], *, title: str = "") -> str:
+    """The page of a recording, or where the name ends in ``.json`` the trace for Chrome."""
+    if os.fspath(path).endswith(".json"):
+        return chrome_json(recording)
+    return page(recording, title=printable(redact(title)), written_at=dt.datetime.now(dt.UTC))
+
+
+def write_whole(path: str | os.PathLike[str], text: str) -> None:
     """Write a file under another name beside it, then replace it: a disk that is full costs no earlier trace."""
     target = os.path.realpath(path)
     if os.path.exists(target) and not os.path.isfile(target):  # A pipe or a terminal is not replaced.

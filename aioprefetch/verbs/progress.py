@@ -17,6 +17,8 @@ from aioprefetch.values import Entry
 
 # Failures that a repr shows.
 _SHOWN_FAILURES_MAX = 3
+# In a notebook, of failures, objects passed over and steps each.
+_SHOWN_ROWS_MAX = 30
 # Names of ``CopyReport.passed_over``.
 PASSED_OVER_MAX = 1000
 
@@ -106,6 +108,20 @@ class CopyReport:
             f"CopyReport(copied={self.copied}, skipped={self.skipped}, failed={self.failed}, bytes={self.bytes},"
             f" bytes_skipped={self.bytes_skipped}{deleted}{passed_over}{failures})"
         )
+
+    def _repr_html_(self) -> str:
+        from aioprefetch.display.tables import facts_html, table
+
+        names = ("copied", "bytes", "skipped", "bytes_skipped", "deleted", "failed", "passed_over_count")
+        lists = {
+            "failed": [(failure.path or failure.target, str(failure.error)) for failure in self.failures],
+            "passed over": self.passed_over,
+            "steps": [(step.path or step.target, step.action) for step in self.steps],
+        }
+        tables = [
+            table((name, ""), rows[:_SHOWN_ROWS_MAX], caption=f"{len(rows):,}") for name, rows in lists.items() if rows
+        ]
+        return facts_html("Copy", {name: getattr(self, name) for name in names}, *tables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ LEVELS = {name: level for level, names in enumerate(ORDER) for name in names}
 
 # Who may import whom inside a function, although the import is not of an optional package.
 LAZY = {
-    *((room, "display") for room in ("runtime", "reader", "verbs", "operator", "parquet", "lance")),  # if shown
+    *((room, "display") for room in ("runtime", "reader", "verbs", "operator", "scan", "parquet", "lance")),  # if shown
     ("services", "services"),
     *(("operator", room) for room in ("operator", "plan", "verbs", "transfer")),  # verbs that few programs use
     *((room, "options") for room in ("verbs", "operator")),  # words of other libraries, in errors
@@ -97,7 +97,7 @@ PURE = (
     *("cache/entry", "cache/index", "cache/object_entry", "cache/write_behind"),
     *("reader/policy", "reader/window", "reader/growth", "scheduler/io_queue"),
     *("source/values", "source/stored_json", "source/fetch/partitioning", "source/fetch/planner"),
-    *(f"trace/{name}" for name in ("byte_set", "recording", "timeline", "advice", "page")),
+    *(f"trace/{name}" for name in ("byte_set", "traced", "recording", "timeline", "advice", "object_map", "page")),
     "testing/faults",
 )
 IMPURE = {"asyncio", "anyio", "aiofiles"}

@@ -258,3 +258,30 @@ def test_a_plan_of_lance_names_what_it_cannot_know() -> None:
     assert "4 requests for 600 B" in text
     assert "2 pages need more" in text
     assert "[300, 500) of d/<1>.lance" in text
+
+
+async def test_what_verbs_and_scans_return_is_shown() -> None:
+    """Metadata, the report of a copy, a scan and a trace: what they are for, and no secret."""
+    async with ap.Operator(ap.services.Memory(), block_bytes=1 << 20) as op, ap.Operator(ap.services.Memory()) as to:
+        await op.write("<script>k", bytes(1500), content_type="text/plain", user_metadata={"a": "b"})
+        await op.write(f"big?token={CANARY}", bytes(3 << 20))
+        shown = text_of((await op.stat("<script>k"))._repr_html_())
+        for fact in ("<script>k", "1.46 KiB", "text/plain", "{'a': 'b'}"):
+            assert fact in shown
+        assert "version" not in shown
+        report = text_of((await ap.copy((op, ""), (to, "")))._repr_html_())
+        assert "copied 2" in report
+        assert "bytes 3 MiB" in report
+        with ap.trace.record(op) as trace:
+            assert "Trace of 0 requests, 0 bytes" in text_of(trace._repr_html_())
+            async with op.reader(f"big?token={CANARY}") as reader:
+                await reader.read_at(0, 1 << 20)
+                await reader.read_at(2 << 20, 10)
+        picture = text_of(trace._repr_html_())
+        assert "fetched, not used" in picture
+        assert "request 1: [" in picture
+        assert CANARY not in picture
+        scan = ap.parquet.scan(op, "t.parquet", batch_rows=100)
+        assert "not begun: nothing was requested" in text_of(scan._repr_html_())
+        await scan.aclose()
+        assert "closed" in text_of(scan._repr_html_())

@@ -5,15 +5,18 @@ import html
 import json
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
 from aioprefetch.accessor.request_events import ReportedRequest
+from aioprefetch.accessor.sink import BufferSink
 from aioprefetch.runtime.events import EventBus
-from aioprefetch.trace.page import COLUMNS, PIECES_MAX, ROWS_MAX, WAITS_MAX, page
+from aioprefetch.trace.object_map import COLUMNS, PIECES_MAX
+from aioprefetch.trace.page import ROWS_MAX, WAITS_MAX, page
 from aioprefetch.trace.recording import Recording
-from aioprefetch.values import ReadRequest
-from tests.unit.trace.recordings import KiB, MiB, Script, busy_recording, runtime_of
+from aioprefetch.values import ReadHead, ReadRequest
+from tests.unit.trace.recordings import BEGIN, KiB, MiB, Script, busy_recording, runtime_of
 
 PAGE_BYTES_MAX = 3 << 20
 CANARY = "CANARY0123456789"
@@ -25,11 +28,11 @@ def written(recording: Recording, title: str = "") -> str:
     return page(recording, title=title, written_at=NOON)
 
 
-def data_of(text: str) -> dict[str, list[list[int | None]]]:
+def data_of(text: str) -> dict[str, Any]:
     """What the script draws."""
     match = re.search(r'<script type="application/json" id="trace">(.*?)</script>', text)
     assert match is not None
-    data: dict[str, list[list[int | None]]] = json.loads(match[1])
+    data: dict[str, Any] = json.loads(match[1])
     return data
 
 
@@ -72,12 +75,67 @@ def test_what_is_not_known_is_no_figure() -> None:
         assert figure not in body, figure
     assert 'aria-label="Fetched: parts of' in body
     assert {row[12] for row in data_of(text)["rows"]} == {None}
+
+
+def test_what_may_not_be_whole_has_no_tick() -> None:
+    """Nothing at all, and a request that has not ended: its bytes so far are there."""
+    script = Script()
+    script.request("k", 0, 10)
+    script.read("k", 0, 10)
+    assert "No rule found anything to improve" in written(script.recording())
+    text = written(Recording())
+    assert "<strong>Nothing was recorded:</strong> pandas, polars and pyarrow read s3:// themselves" in text
+    assert (data_of(text)["rows"], "✓" in text) == ([], False)
     bus, recording = EventBus(), Recording()
     bus.follow(recording.pending.requests, recording.pending.reads, recording.settle)
-    ReportedRequest(runtime_of(bus), ReadRequest(path="k", offset=0, size=10))
+    sink = BufferSink(memoryview(bytearray(10)))
+    ReportedRequest(runtime_of(bus), ReadRequest(path="k", offset=90, size=10), sink)
+    sink.begin(ReadHead(start=90, size=10, total=100))
+    sink.feed(b"abcd")
+    bus.publish_served("k", 90, 93, "store", 0.1)
     recording.settle()
-    assert "1 still in flight, whose bytes are not counted" in written(recording)
-    assert "nothing was received" in written(recording)
+    text = written(recording)
+    assert "<strong>1 request has not ended:</strong> the page has the bytes that came so far" in text
+    assert "1 without an end, with the bytes that came so far" in text
+    assert "75 %" in text
+    assert "✓" not in text
+    (row,) = data_of(text)["rows"]
+    assert row[9:13] == [None, 3, 4, 1]
+    (request,) = recording.requests
+    assert (request.outcome, request.received, recording.fetched_bytes) == ("open", (90, 94), 4)
+
+
+def test_the_times_without_a_request_are_those_of_the_program() -> None:
+    script = Script()
+    script.request("k", 0, 100, at=0.0, seconds=0.1)
+    script.read("k", 0, 100, at=0.15, waited=0.1)
+    script.request("k", 100, 200, at=0.5, seconds=0.1)
+    text = written(script.recording())
+    assert "Your CPU, not the store</strong>350 ms of 600 ms" in text
+    assert data_of(text)["gaps"] == [[150_000, 500_000]]
+
+
+def test_processes_have_lanes() -> None:
+    """Their requests, by one clock; which of them was killed, and a request that it left."""
+    parts = []
+    for at, seconds in ((0.0, 0.1), (0.05, None)):
+        script = Script()
+        script.request("k", 0, 100, at=at, seconds=seconds)
+        script.read("k", 0, 50, at=at + 0.2)
+        parts.append(json.loads(json.dumps(script.recording().take_out())))
+    merged = Recording()
+    merged.add_process("a<b", [parts[0]], "ended", BEGIN + 0.3)
+    merged.add_process("c", [parts[1]], "was killed", BEGIN + 0.4)
+    assert [(one.process, one.outcome) for one in merged.requests] == [("a<b", "finished"), ("c", "open")]
+    assert [one.ended_at_seconds for one in merged.requests] == pytest.approx([0.1, 0.4])
+    assert (merged.counts["request.started"], merged.counts["read.served"]) == (2, 2)
+    assert merged.object("k").used.ranges == [(0, 50)]
+    text = written(merged)
+    assert "<strong>a&lt;b</strong>1 request, 100 B; it ended" in text
+    assert "1 process was killed" in text
+    data = data_of(text)
+    assert (data["processes"], [row[18] for row in data["rows"]]) == (["a<b", "c"], [0, 1])
+    assert [max(one) for one in data["ofProcesses"]] == [1, 1]
 
 
 def test_the_headline_and_the_advice() -> None:
@@ -91,12 +149,6 @@ def test_the_headline_and_the_advice() -> None:
     assert "62 % of the bytes (2.5 MiB) were not used:</strong> read with policy=" in text
     assert "<h3>a&lt;b</h3>" in text
     assert "2.5 MiB not used" in text
-
-
-def test_an_empty_recording_is_a_page_too() -> None:
-    text = written(Recording())
-    assert "No rule found anything to improve" in text
-    assert data_of(text)["rows"] == []
 
 
 @pytest.mark.parametrize("path", ['</script><script>alert("x")</script>', "<img src=x onerror=alert(1)>", "\u2028'\"&"])

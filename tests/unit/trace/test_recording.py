@@ -146,6 +146,7 @@ def test_no_signature_is_kept() -> None:
     recording = script.recording()
     kept = [*recording.requests, *recording.objects, *recording.retries]
     assert "CANARY" not in repr(kept)
+    assert "CANARY" not in repr(recording.take_out())
 
 
 def test_a_request_that_no_read_needs_is_cancelled() -> None:

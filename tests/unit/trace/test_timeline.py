@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.trace.timeline import busy_seconds, chunks, highest_in_bins, in_flight, packed
+from aioprefetch.trace.timeline import busy_seconds, chunks, gaps, highest_in_bins, in_flight, packed
 
 INTERVALS = st.lists(
     st.tuples(st.integers(0, 50), st.integers(0, 20)).map(lambda pair: (float(pair[0]), float(pair[0] + pair[1]))),
@@ -53,3 +53,8 @@ def test_chunks(count: int, lengths: list[int]) -> None:
     parts = chunks(range(count), 3)
     assert [len(part) for part in parts] == lengths
     assert [number for part in parts for number in part] == list(range(count))
+
+
+def test_gaps_are_what_no_interval_covers() -> None:
+    assert gaps([(1.0, 9.0), (2.0, 3.0), (9.5, 10.0)], 12.0) == [(0.0, 1.0), (9.0, 9.5), (10.0, 12.0)]
+    assert gaps([], 0.0) == []

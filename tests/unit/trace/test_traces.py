@@ -5,7 +5,7 @@ import io
 import itertools
 import json
 import os
-import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -348,23 +348,31 @@ def run(name: str, folder: Path, *, program: str = PROGRAM, child: str | None = 
     return done.stderr
 
 
+def requests_by_process(path: Path) -> dict[str, list[int]]:
+    """The bytes of the requests of each process, in a trace for Chrome."""
+    events = [event for event in json.loads(path.read_text("utf-8"))["traceEvents"] if "bytes" in event.get("args", {})]
+    found: dict[str, list[int]] = {}
+    for event in events:
+        if "process" in event["args"]:
+            found.setdefault(event["args"]["process"], []).append(event["args"]["bytes"])
+    return found
+
+
 def test_a_process_traces_itself(tmp_path: Path) -> None:
-    """The variable is enough. A process that it starts writes a file of its own, if it reads anything."""
+    """The variable is enough. A process that it starts is on its page, and nothing else is left."""
     assert run("read.html", tmp_path, child=PROGRAM) == ""
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert [re.sub(r"[0-9]+", "N", name) for name in names] == ["k", "read.N.html", "read.html"]
-    for name in names[1:]:
-        assert "1,000" in (tmp_path / name).read_text("utf-8")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["k", "read.html"]
+    assert "<h1>2\u00a0requests, 1.95\u00a0KiB" in (tmp_path / "read.html").read_text("utf-8")
     assert run("read.json", tmp_path, child="import aioprefetch") == ""
-    assert json.loads((tmp_path / "read.json").read_text("utf-8"))["displayTimeUnit"] == "ms"
-    assert len(list(tmp_path.iterdir())) == 4
+    assert list(requests_by_process(tmp_path / "read.json").values()) == [[1000]]
+    assert run("of.{pid}.html", tmp_path, program="import aioprefetch") == ""
+    assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_forked_child_writes_what_it_has_read_itself(tmp_path: Path) -> None:
+def test_a_forked_child_is_on_the_page_with_what_it_has_read_itself(tmp_path: Path) -> None:
     run("read.{pid}.json", tmp_path, child="fork")
-    traces = [json.loads(path.read_text("utf-8"))["traceEvents"] for path in tmp_path.glob("read.*.json")]
-    numbers = [[event["args"]["number"] for event in trace if "request" in event.get("cat", "")] for trace in traces]
-    assert numbers == [[1], [1]]
+    (path,) = tmp_path.glob("read.*")
+    assert sorted(requests_by_process(path).values()) == [[1000], [1000]]
 
 
 CHILDREN = """
@@ -392,17 +400,72 @@ if __name__ == "__main__":
         full=list(itertools.product(("fork", "forkserver", "spawn"), ("import aioprefetch", ""))),
     ),
 )
-def test_children_of_multiprocessing_write_files_of_their_own(method: str, first: str, tmp_path: Path) -> None:
-    """They end by ``os._exit``. Whether their parent has imported the library or not, none writes another's file."""
+def test_children_of_multiprocessing_are_recorded(method: str, first: str, tmp_path: Path) -> None:
+    """They end by ``os._exit``. Where their parent has not imported the library, each has a page of its own."""
     (tmp_path / "job.py").write_text(CHILDREN.format(method=method, first=first), "utf-8")
-    (tmp_path / "k").write_bytes(content(1000))
-    environment = {**os.environ, "AIOPREFETCH_TRACE": "read.json", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-W", "ignore", "job.py", str(tmp_path / "k")]
-    done = completed(command, cwd=tmp_path, env=environment)
+    run_job(tmp_path, "read.json")
+    processes = [process for path in tmp_path.glob("read*") for process in requests_by_process(path).values()]
+    assert (processes, list(tmp_path.glob("*.spool"))) == ([[1000], [1000]], [])
+    assert len(list(tmp_path.glob("read*"))) == (1 if first else 2)
+
+
+def run_job(folder: Path, name: str, timeout_seconds: float = 60.0) -> None:
+    """Run the job of a folder with the variable set; it must end well and say nothing."""
+    (folder / "k").write_bytes(content(1000))
+    environment = {**os.environ, "AIOPREFETCH_TRACE": name, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "ignore", "job.py", str(folder / "k")]
+    done = completed(command, cwd=folder, env=environment, timeout_seconds=timeout_seconds)
     assert (done.returncode, done.stderr) == (0, "")
-    files = {path.name: json.loads(path.read_text("utf-8")) for path in tmp_path.glob("read*")}
-    assert ("read.json" in files) == bool(first)
-    assert sum(any("request" in event.get("cat", "") for event in file["traceEvents"]) for file in files.values()) == 2
+
+
+POOL = """
+import multiprocessing, signal, sys
+import aioprefetch as ap
+store = ap.sync.BlockingOperator(ap.Operator.from_uri("file:///"))
+def read(start):
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    return len(store.read(sys.argv[1].lstrip("/"), offset=start, size=10))
+if __name__ == "__main__":
+    for _ in range({pools}):
+        with multiprocessing.get_context("{method}").Pool(2) as pool:
+            assert pool.map(read, range(40), chunksize=1) == [10] * 40
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_the_reads_of_a_pool_are_on_one_page(method: str, tmp_path: Path) -> None:
+    """It kills its workers at its end. None of them has a handler of signals, and none loses a read."""
+    pools = chosen(quick=[2], full=[50])[0]
+    (tmp_path / "job.py").write_text(POOL.format(method=method, pools=pools), "utf-8")
+    run_job(tmp_path, "read.json", timeout_seconds=600.0)
+    found = requests_by_process(tmp_path / "read.json")
+    assert sum(map(len, found.values())) == 40 * pools
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.py", "k", "read.json"]
+
+
+LATE = """
+import os, subprocess, sys, aioprefetch as ap
+read = "import sys, aioprefetch as ap; ap.sync.open('file://' + sys.argv[1]).read()"
+waits = "import sys; sys.stdin.read(); " + read
+subprocess.Popen([sys.executable, "-c", waits, sys.argv[1]], stdin=int(os.environ["HOLD"]), pass_fds=[2])
+"""
+
+
+def test_a_program_that_is_started_and_imports_the_library_later_has_a_page(tmp_path: Path) -> None:
+    """Its parent has ended, and the page is written."""
+    held, release = os.pipe()
+    done, pipe = os.pipe()
+    environment = {**os.environ, "AIOPREFETCH_TRACE": "read.json", "PYTHONPATH": str(ROOT), "HOLD": str(held)}
+    (tmp_path / "k").write_bytes(content(1000))
+    program = [sys.executable, "-c", LATE, str(tmp_path / "k")]
+    subprocess.run(program, cwd=tmp_path, env=environment, pass_fds=[held], stderr=pipe, check=True)
+    os.close(held)
+    os.close(pipe)
+    assert not (tmp_path / "read.json.spool").exists()
+    os.close(release)
+    with os.fdopen(done) as said:
+        assert said.read() == ""  # To the end of both.
+    assert sorted(len(requests_by_process(path)) for path in tmp_path.glob("read*.json")) == [0, 1]
 
 
 def test_a_trace_that_cannot_be_written_fails_no_program(tmp_path: Path) -> None:
