@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class KeyPath:
-    """A key of the store of an operator. Equal paths name one key of one store, whatever the roots of their operators.
+    """A key of the store of an operator. Equal paths name one key of one store.
 
     ``parts`` joined by ``/`` are the key. ``name`` and ``parent`` take ``a/b/`` for the directory ``a/b``, as pathlib
     does; a ``parent`` ends with ``/`` only where the key has two in a row. ``path / "x"`` puts a ``/`` between two keys

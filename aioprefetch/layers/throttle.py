@@ -3,7 +3,7 @@
 A **token bucket** fills by ``bytes_per_second``, and holds what comes in a tenth of a second. A write pays for its
 bytes before it sends them. A read pays as they arrive: it begins when no debt is left, its connection pauses while
 there is one (``Sink.is_paced``), and it ends when its bytes are paid for. So any number of calls at once share the
-rate, whatever their sizes. Bytes in a reader's memory, and what a store copies by itself, cost nothing.
+rate. Bytes in a reader's memory, and copies by the store itself, cost nothing.
 
 It is the outermost layer, so that its pauses take nothing of the time of Retry and Timeout.
 """
@@ -76,7 +76,7 @@ class TokenBucket:
             await asyncio.sleep(seconds if deadline is None else min(seconds, deadline - self._runtime.now()))
 
     async def pay(self, count: int, request: Request) -> None:
-        """Take tokens, and wait for them. They are given back if that fails or is cancelled."""
+        """Take tokens, and wait for them. A wait that fails or is cancelled gives them back."""
         self.take(count)
         try:
             await self.repaid(request.deadline)

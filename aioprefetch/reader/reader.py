@@ -83,7 +83,7 @@ class RangeReader(AsyncClosing):
 
     @property
     def metadata(self) -> Metadata | None:
-        """What the responses have said of the object: its content type, time and user metadata cost no request.
+        """The object by the responses so far: its content type, time and user metadata cost no request.
 
         ``None`` before the first response. Of an empty object, and of one that is unchanged since another process left
         its blocks in ``disk_cache``, only size and version are known; ``Operator.stat`` asks for all there is.

@@ -200,7 +200,7 @@ class SyncFile(io.RawIOBase):
 
     @property
     def metadata(self) -> Metadata | None:
-        """What the responses have said of the object; ``None`` before the first read. See ``RangeReader.metadata``."""
+        """The object by the responses so far; ``None`` before the first read. See ``RangeReader.metadata``."""
         return None if self._reader is None else self._reader.metadata
 
     @property

@@ -50,11 +50,11 @@ class Path(awaitable.KeyPath):
         return self.operator.open(self.key, mode, **options)
 
     def iterdir(self) -> Iterator[Self]:
-        """What lies in the directory. The key of a directory ends with ``/``."""
+        """The entries of the directory. The key of a directory ends with ``/``."""
         return self.glob("*")
 
     def glob(self, pattern: str) -> Iterator[Self]:
-        """What is below the directory and matches, as ``ap.Path.glob``."""
+        """The matches below the directory, as ``ap.Path.glob``."""
         listing: Any = awaitable.Path.of(self.operator.operator, self.key).glob(pattern)
         found: Any = BlockingListing(listing)
         return (self.of(self.operator, path.key) for path in found)

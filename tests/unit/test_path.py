@@ -305,6 +305,8 @@ def test_a_change_ends_the_readers_that_are_kept() -> None:
         (lambda path: path.unlink(), ["HEAD", "DELETE"]),
         (lambda path: path.unlink(missing_ok=True), ["DELETE"]),
         (lambda path: keys_of(path.parent.iterdir()), ["LIST"]),
+        (lambda path: path.rename(path / "new"), ["HEAD", "HEAD", "POST", "PUT", "POST", "HEAD", "DELETE"]),
+        (lambda path: path.replace(path / "new"), ["HEAD", "PUT", "HEAD", "DELETE"]),
         (lambda path: keys_of(path.parent.glob("**/k*")), ["LIST"]),
     ],
 )

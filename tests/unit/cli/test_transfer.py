@@ -362,7 +362,7 @@ def test_names_in_the_json_of_a_dry_run_are_whole(folder: Path, tmp_path: Path) 
 
 
 def test_bytes_a_second(folder: Path, bucket: Bucket, tmp_path: Path) -> None:
-    """2.5 MB at 5 MB a second take half a second, but for what is saved up; at a rate that none reaches nothing waits."""
+    """2.5 MB at 5 MB a second take half a second, but for the burst; a high rate is not felt."""
     began = time.monotonic()
     (report,) = objects("cp", "-r", "--json", "--bwlimit", "5MB", folder, bucket.url("x/"))
     assert (report["copied"], time.monotonic() - began > 0.2) == (3, True)
