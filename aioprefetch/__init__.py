@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from aioprefetch import trace as trace
     from aioprefetch import zarr as zarr
     from aioprefetch.operator.copying import copy as copy
+    from aioprefetch.path import Path as Path
     from aioprefetch.reader import RangeReader as RangeReader
     from aioprefetch.scan import BatchScan as BatchScan
     from aioprefetch.verbs.progress import CopyFailure as CopyFailure
@@ -62,6 +63,7 @@ _ROOMS = ("asgi", "layers", "services", "sync", "trace", *_EXTRAS)
 # Classes and functions that load at first use.
 _CLASSES = {
     "BatchScan": "scan",
+    "Path": "path",
     "RangeReader": "reader",
     "copy": "operator.copying",
     **dict.fromkeys(("CopyFailure", "CopyProgress", "CopyReport", "CopyStep"), "verbs.progress"),
@@ -80,6 +82,7 @@ __all__ = [
     "Layer",
     "Metadata",
     "Operator",
+    "Path",
     "RangeReader",
     "ReadHead",
     "ReadReply",

@@ -26,6 +26,7 @@ from aioprefetch.errors import (
     TimedOut,
     Unsupported,
 )
+from aioprefetch.layers import ThrottleLayer
 from aioprefetch.operator.copying import side_of
 from aioprefetch.operator.from_uri import option_from_text, recipe_of, split_uri, store_options
 from aioprefetch.operator.operator import Operator
@@ -127,9 +128,10 @@ class Stores:
                 error.context.setdefault("hint", f"name one: {side.label}bucket/")
             raise
 
-    def operator_of(self, side: Side) -> Operator:
-        """The operator of a side that was opened here."""
-        return next(operator for operator in self._operators if operator is side.operator)
+    def operator_of(self, side: Side, bytes_per_second: Any = None) -> Operator:
+        """The operator of a side that was opened here, at a rate if there is one."""
+        operator = next(operator for operator in self._operators if operator is side.operator)
+        return operator if bytes_per_second is None else operator.layer(ThrottleLayer(bytes_per_second))
 
     def operator(self, place: str) -> tuple[Operator, str]:
         """The operator of a place that is one object, and its path. ``ConfigInvalid`` without a path."""
@@ -252,6 +254,11 @@ def pairs(context: click.Context, parameter: click.Parameter, texts: Sequence[st
 
 literal_option = click.option(
     "--literal", "is_literal", is_flag=True, help="Take names as they are, never as patterns."
+)
+
+
+bwlimit_option = click.option(
+    "--bwlimit", metavar="BYTES", help="Read and write at most this much a second, such as 10MiB."
 )
 
 

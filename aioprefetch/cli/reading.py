@@ -9,13 +9,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from aioprefetch.cli import EXIT_FAILED
 from aioprefetch.cli.places import (
     Stores,
+    bwlimit_option,
     command,
     is_account,
     literal_option,
@@ -131,17 +132,18 @@ aioprefetch cat 's3://bucket/logs/2024-*.gz' | zcat
     callback=slice_of,
     help="Bytes as a slice of Python: 0:100, 1MiB:, :4KiB; -8: is the last 8.",
 )
-def cat(places: Sequence[str], stores: Stores, part: Slice) -> int:
+@bwlimit_option
+def cat(places: Sequence[str], stores: Stores, part: Slice, bwlimit: Any) -> int:
     """Write objects to standard output, one after the other."""
     stores.check(*places)
-    failures = visit_each(map(stores.side, places), lambda side: write_out(stores, side, part))
+    failures = visit_each(map(stores.side, places), lambda side: write_out(stores, side, part, bwlimit))
     sys.stdout.buffer.flush()
     return EXIT_FAILED if failures else 0
 
 
-def write_out(stores: Stores, side: Side, part: Slice = (None, None)) -> bool:
+def write_out(stores: Stores, side: Side, part: Slice = (None, None), bwlimit: Any = None) -> bool:
     """Write the objects of a place, or a part of each, to standard output; whether there was one."""
-    operator, count = stores.operator_of(side), 0
+    operator, count = stores.operator_of(side, bwlimit), 0
     hint = f"cat '{side.label.rstrip('/')}/*' writes what is in it"
     if side.path and not side.path.endswith("/") and not side.has_wildcard:
         paths = iter([side.path])

@@ -17,6 +17,7 @@ from aioprefetch import progress
 from aioprefetch.cli import EXIT_FAILED
 from aioprefetch.cli.places import (
     Stores,
+    bwlimit_option,
     command,
     literal_option,
     objects_of,
@@ -58,6 +59,7 @@ _COPY_OPTIONS: tuple[_Option, ...] = (
     click.option("--glob", metavar="PATTERN", help="Of a directory only what matches, such as '**/*.csv'."),
     literal_option,
     click.option("--concurrency", metavar="N", type=click.IntRange(1), help="Objects that are copied at once (32)."),
+    bwlimit_option,
     click.option("--src-o", "src_texts", multiple=True, metavar="NAME=VALUE", callback=pairs, help="-o for SRC alone."),
     click.option("--dst-o", "dst_texts", multiple=True, metavar="NAME=VALUE", callback=pairs, help="-o for DST alone."),
     click.option("--dry-run", "is_dry", is_flag=True, help="Print what would be done, and do nothing."),
@@ -146,6 +148,7 @@ def _copy_stream(
     dst_texts: Sequence[tuple[str, str]],
     is_dry: bool,
     as_json: bool,
+    bwlimit: Any,
     **_others: object,
 ) -> int:
     """Copy standard input to an object, or objects to standard output; the exit code."""
@@ -155,7 +158,7 @@ def _copy_stream(
         if as_json or keeps:
             raise InvalidArgument("--json and -n are not for a copy to standard output", operation="copy")
         sides = (stores.side(source, src_texts) for source in sources)
-        failures = visit_each(sides, partial(write_out, stores))
+        failures = visit_each(sides, partial(write_out, stores, bwlimit=bwlimit))
         sys.stdout.buffer.flush()
         return EXIT_FAILED if failures else 0
     side = stores.side(target, dst_texts)
@@ -165,7 +168,7 @@ def _copy_stream(
     if sys.stdin is None:
         raise InvalidArgument("standard input is closed", operation="copy")
     began, count = time.monotonic(), 0
-    with open_file(side.path, "xb" if keeps else "wb", operator=stores.operator_of(side)) as file:
+    with open_file(side.path, "xb" if keeps else "wb", operator=stores.operator_of(side, bwlimit)) as file:
         while piece := sys.stdin.buffer.read(PIECE_BYTES):
             count += file.write(piece)
     report = CopyReport(copied=1, bytes=count)
@@ -192,6 +195,7 @@ def _copy(
     is_recursive: bool,
     glob: str | None,
     concurrency: int | None,
+    bwlimit: Any,
     src_texts: Sequence[tuple[str, str]],
     dst_texts: Sequence[tuple[str, str]],
     is_dry: bool,
@@ -208,6 +212,7 @@ def _copy(
     options = {
         "glob": glob,
         "concurrency": concurrency,
+        "bytes_per_second": bwlimit,
         "on_progress": None if is_quiet or as_json or is_dry else _bars(),
         "dry_run": is_dry,
         "literal": stores.is_literal,

@@ -18,6 +18,7 @@ from aioprefetch.layers.timeout import TimeoutLayer
 if TYPE_CHECKING:
     from aioprefetch.layers.hedge import HedgeLayer
     from aioprefetch.layers.lru_cache import LruCacheLayer
+    from aioprefetch.layers.throttle import ThrottleLayer
 
 __all__ = [
     "CompleteLayer",
@@ -27,8 +28,9 @@ __all__ = [
     "Layer",
     "LruCacheLayer",
     "RetryLayer",
+    "ThrottleLayer",
     "TimeoutLayer",
     "WrappedAccessor",
 ]
 
-load_at_first_use(__name__, {"hedge": ("HedgeLayer",), "lru_cache": ("LruCacheLayer",)})
+load_at_first_use(__name__, {"hedge": ("HedgeLayer",), "lru_cache": ("LruCacheLayer",), "throttle": ("ThrottleLayer",)})

@@ -299,7 +299,8 @@ class Watch:
 
     def look(self) -> bool:
         """Check for progress; ``False`` when there was none within the whole limit."""
-        if self._sink is not None and self._sink.received != self._received:
+        # A sink that is full waits by itself, and not for the store.
+        if self._sink is not None and (self._sink.received != self._received or self._sink.is_full):
             self._received = self._sink.received
             self._idle_checks = 0
             return True

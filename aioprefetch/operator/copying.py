@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aioprefetch.credentials import bare
 from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, InvalidType, printable, redact
+from aioprefetch.layers import ThrottleLayer
 from aioprefetch.operator.from_uri import check_local, followed, split_local, split_url
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import operator_at, with_own_hold
 from aioprefetch.options import COUNT
 from aioprefetch.plan.patterns import has_wildcard, wildcard_at
+from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.threads import in_thread
 from aioprefetch.transfer.many import CONCURRENCY, CopyOptions, copy_side
 from aioprefetch.transfer.sides import Side
@@ -41,6 +44,7 @@ async def copy(
     delete_max: float | None = None,
     dry_run: bool = False,
     literal: bool = False,
+    bytes_per_second: ByteCount | None = None,
     src_options: UriOptions | None = None,
     dst_options: UriOptions | None = None,
 ) -> CopyReport:
@@ -103,6 +107,8 @@ async def copy(
         Copy and delete nothing: the report has the ``steps`` that would be made. Listings and ETags are asked for.
     literal
         Take ``src`` as a name, never as a pattern.
+    bytes_per_second
+        What each side may read and write in a second, as by ``ThrottleLayer``.
     src_options
         Options of ``Operator.from_uri`` for the URL ``src``, a dictionary.
     dst_options
@@ -129,6 +135,10 @@ async def copy(
             bare(error, (src, dst))
             raise
         stack.push_async_callback(target_operator.aclose)
+        if bytes_per_second is not None:
+            layer = ThrottleLayer(bytes_per_second)  # type: ignore[arg-type]  # It keeps the number that a text means.
+            source = replace(source, operator=source_operator.layer(layer))
+            target = replace(target, operator=target_operator.layer(layer))
         reporter = stack.enter_context(reported(on_progress, "copy", source.label))
         return await copy_side(source, target, options, glob=glob, on_progress=reporter)
 

@@ -221,6 +221,12 @@ class Operator(AsyncClosing):
         member = Member.unpickled(service.info, *names)
         return cls._of(*member.recipe((service, layers)), member)
 
+    def __truediv__(self, key: str) -> Any:
+        """The ``ap.Path`` of a key: ``op / "k"``. Its room is above this one."""
+        import importlib
+
+        return importlib.import_module("aioprefetch.path").Path.of(self, key)
+
     # --- reading ------------------------------------------------------------------------------------------------
 
     async def read(

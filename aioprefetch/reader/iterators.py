@@ -38,22 +38,14 @@ class RangeIterator(AsyncClosing):
     """
 
     def __init__(
-        self,
-        connect: Callable[[], ObjectReads],
-        ranges: Sequence[Range],
-        limits: tuple[int, int],
-        counters: Counters,
-        targets: Sequence[memoryview] | None = None,
+        self, connect: Callable[[], ObjectReads], ranges: Sequence[Range], limits: tuple[int, int], counters: Counters
     ) -> None:
-        """``connect`` gets the reads of the pinned version, ``limits`` are ``gap_bytes`` and ``request_bytes_max``.
-
-        With ``targets`` the bytes of each range are copied into its own, and yielded as ``b""``.
-        """
+        """``connect`` gets the reads of the pinned version, ``limits`` are ``gap_bytes`` and ``request_bytes_max``."""
         self._connect = connect
-        self._ranges = ranges
+        self.ranges = ranges
         self._limits = limits
         self._counters = counters
-        self._targets = targets
+        self.targets: Sequence[memoryview] | None = None  # Where bytes are copied to, which are yielded as ``b""``.
         self._plan: RangePlan | None = None
         self._pending: deque[MergedRange] = deque()
         self._active: list[tuple[MergedRange, list[Wait]]] = []
@@ -97,7 +89,7 @@ class RangeIterator(AsyncClosing):
         return self._ready.popleft()
 
     async def _prepare(self) -> RangePlan:
-        ranges, counters = self._ranges, self._counters
+        ranges, counters = self.ranges, self._counters
         reads = self._connect()
         filled = [wanted for wanted in ranges if wanted[1] > wanted[0]]
         tier = Tier.MEMORY
@@ -173,10 +165,10 @@ class RangeIterator(AsyncClosing):
         for member in piece.members:
             start, end = plan.ranges[member]
             part = whole[start - piece.start : end - piece.start]
-            if self._targets is None:
+            if self.targets is None:
                 self._ready.append((member, bytes(part)))
             else:
-                self._targets[member][:] = part
+                self.targets[member][:] = part
                 self._ready.append((member, b""))
             delivered_bytes += end - start
             if plan.reads.runtime.events.wants_reads:

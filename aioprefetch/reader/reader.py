@@ -13,7 +13,7 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import writable_bytes
 from aioprefetch.blocks.store import BlockStore
 from aioprefetch.errors import Closed, InvalidArgument, InvalidType, RangeNotSatisfied, redact
-from aioprefetch.ranges import ByteCount, Range, bytes_at_least, checked_int, checked_ranges
+from aioprefetch.ranges import ByteCount, bytes_at_least, checked_int, checked_ranges
 from aioprefetch.reader.cursor import Cursor
 from aioprefetch.reader.iterators import ChunkIterator, RangeIterator, check_ends
 from aioprefetch.reader.object_reads import ObjectReads
@@ -83,7 +83,7 @@ class RangeReader(AsyncClosing):
 
     @property
     def metadata(self) -> Metadata | None:
-        """What the responses have said of the object: its content type, time and user metadata cost no request.
+        """The object by the responses so far: its content type, time and user metadata cost no request.
 
         ``None`` before the first response. Of an empty object, and of one that is unchanged since another process left
         its blocks in ``disk_cache``, only size and version are known; ``Operator.stat`` asks for all there is.
@@ -211,9 +211,12 @@ class RangeReader(AsyncClosing):
         request_bytes_max: ByteCount | None = None,
     ) -> RangeIterator:
         """``async for index, data in ...``: the ranges as they complete. Options and errors as in ``read_ranges``."""
-        return self._iterator(
-            checked_ranges(ranges, operation="read_ranges", path=self.path), gap_bytes, request_bytes_max
-        )
+        checked = checked_ranges(ranges, operation="read_ranges", path=self.path)
+        limits = coalescing(gap_bytes, request_bytes_max, policy=self._options.policy, path=self.path)
+        size = self.size
+        if size is not None:
+            check_ends(checked, size, path=self.path)
+        return RangeIterator(partial(self._live, "read_ranges"), checked, limits, self._counters)
 
     async def read_ranges_into(
         self,
@@ -228,29 +231,15 @@ class RangeReader(AsyncClosing):
         ``InvalidArgument``, and nothing is read, where a buffer is missing or has another length. If it fails or is
         cancelled, the content of the buffers is undefined.
         """
-        checked = checked_ranges(ranges, operation="read_ranges", path=self.path)
         targets = [writable_bytes(buffer, operation="read_ranges", path=self.path) for buffer in buffers]
-        if [len(target) for target in targets] != [end - start for start, end in checked]:
-            lengths = f"{[len(target) for target in targets]} bytes for the ranges {checked}"
-            raise InvalidArgument(
-                f"each range needs a buffer of its length, not {lengths}", operation="read_ranges", path=self.path
-            )
-        async with self._iterator(checked, gap_bytes, request_bytes_max, targets) as iterator:
+        async with self.iter_ranges(ranges, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max) as iterator:
+            if [len(target) for target in targets] != [end - start for start, end in iterator.ranges]:
+                lengths = f"{[len(target) for target in targets]} bytes for the ranges {iterator.ranges}"
+                why = f"each range needs a buffer of its length, not {lengths}"
+                raise InvalidArgument(why, operation="read_ranges", path=self.path)
+            iterator.targets = targets
             async for _ in iterator:
                 pass
-
-    def _iterator(
-        self,
-        ranges: Sequence[Range],
-        gap_bytes: ByteCount | None,
-        request_bytes_max: ByteCount | None,
-        targets: Sequence[memoryview] | None = None,
-    ) -> RangeIterator:
-        limits = coalescing(gap_bytes, request_bytes_max, policy=self._options.policy, path=self.path)
-        size = self.size
-        if size is not None:
-            check_ends(ranges, size, path=self.path)
-        return RangeIterator(partial(self._live, "read_ranges"), ranges, limits, self._counters, targets)
 
     # --- by cursor ----------------------------------------------------------------------------------------------
 

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from aioprefetch.sync.iteration import BlockingIterator, iterate
     from aioprefetch.sync.loop_thread import run
     from aioprefetch.sync.opening import open, split_url  # noqa: A004 - what it stands in for
+    from aioprefetch.sync.path import Path
     from aioprefetch.sync.write_file import SyncWriteFile
 
 __all__ = [
     "BlockingIterator",
     "BlockingOpenFileBuilder",
     "BlockingOperator",
+    "Path",
     "SyncFile",
     "SyncWriteFile",
     "copy",
@@ -47,6 +49,7 @@ load_at_first_use(
         "copying": ("copy",),
         "iteration": ("BlockingIterator", "iterate"),
         "loop_thread": ("run",),
+        "path": ("Path",),
         "write_file": ("SyncWriteFile",),
     },
 )

@@ -72,6 +72,12 @@ class BlockingOperator(Closing):
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self._given, self._readers_max)
 
+    def __truediv__(self, key: str) -> Any:
+        """The ``ap.sync.Path`` of a key, whose module imports this one."""
+        import importlib
+
+        return importlib.import_module("aioprefetch.sync.path").Path.of(self, key)
+
     def __enter__(self) -> Self:
         self._live("open")
         return self
@@ -416,6 +422,10 @@ class BlockingOperator(Closing):
                     leak_in_child(self._readers)  # the readers and their lock belong to the parent
                     self._start()
         return self._readers
+
+    def run_verb(self, operation: str, path: str, call: Callable[[Operator], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine of its operator on the loop thread; ``read_at`` sees what it has changed at ``path``."""
+        return self._change(operation, path, call)
 
     def _run(self, operation: str, path: str, call: Callable[[Operator], Coroutine[Any, Any, T]]) -> T:
         self._live(operation, path)

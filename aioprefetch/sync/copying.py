@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from aioprefetch.credentials import frameless
 from aioprefetch.operator.copying import Place
 from aioprefetch.operator.copying import copy as copy_here
+from aioprefetch.ranges import ByteCount
 from aioprefetch.sync.blocking_operator import BlockingOperator
 from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.verbs.progress import CopyCallback, CopyReport
@@ -32,6 +33,7 @@ def copy(
     delete_max: float | None = None,
     dry_run: bool = False,
     literal: bool = False,
+    bytes_per_second: ByteCount | None = None,
     src_options: UriOptions | None = None,
     dst_options: UriOptions | None = None,
 ) -> CopyReport:
@@ -61,6 +63,7 @@ def copy(
                 delete_max=delete_max,
                 dry_run=dry_run,
                 literal=literal,
+                bytes_per_second=bytes_per_second,
                 src_options=src_options,
                 dst_options=dst_options,
             )

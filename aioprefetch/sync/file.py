@@ -200,7 +200,7 @@ class SyncFile(io.RawIOBase):
 
     @property
     def metadata(self) -> Metadata | None:
-        """What the responses have said of the object; ``None`` before the first read. See ``RangeReader.metadata``."""
+        """The object by the responses so far; ``None`` before the first read. See ``RangeReader.metadata``."""
         return None if self._reader is None else self._reader.metadata
 
     @property
@@ -278,15 +278,9 @@ class SyncFile(io.RawIOBase):
         return parts
 
     def read_ranges_into(
-        self,
-        ranges: Iterable[Sequence[int]],
-        buffers: Iterable[WriteableBuffer],
-        *,
-        gap_bytes: ByteCount | None = None,
-        request_bytes_max: ByteCount | None = None,
+        self, ranges: Iterable[Sequence[int]], buffers: Iterable[WriteableBuffer], **limits: ByteCount | None
     ) -> None:
         """Fill a buffer with the bytes of each ``(start, end)``; as ``RangeReader.read_ranges_into``."""
-        limits = {"gap_bytes": gap_bytes, "request_bytes_max": request_bytes_max}
         targets = [*buffers]
         self._wait_for(self._live("read_ranges").read_ranges_into(ranges, targets, **limits))
         self._progress(sum(memoryview(target).nbytes for target in targets))

@@ -42,6 +42,7 @@ MEMBERSHIP = {"yes": True, "no": False}
 TABLES: Mapping[str, Callable[..., Any]] = {
     "### TimeoutLayer": layers.TimeoutLayer,
     "### HedgeLayer": layers.HedgeLayer,
+    "### ThrottleLayer": layers.ThrottleLayer,
     "### LruCacheLayer": LruCacheLayer,
 }
 

@@ -33,6 +33,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("verbs",),
     ("transfer",),
     ("operator",),
+    ("path",),
     ("sync",),
     ("scan", "directories"),
     ("expressions",),

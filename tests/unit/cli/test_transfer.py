@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -358,3 +359,19 @@ def test_names_in_the_json_of_a_dry_run_are_whole(folder: Path, tmp_path: Path) 
     assert lines("cp", "--dry-run", "--glob", "line*", "-r", folder, tmp_path / "out") == [
         f"copy {folder}/line\\nbreak\\x1b[31m -> {tmp_path}/out/line\\nbreak\\x1b[31m"
     ]
+
+
+def test_bytes_a_second(folder: Path, bucket: Bucket, tmp_path: Path) -> None:
+    """2.5 MB at 5 MB a second take half a second, but for the burst; a high rate is not felt."""
+    began = time.monotonic()
+    (report,) = objects("cp", "-r", "--json", "--bwlimit", "5MB", folder, bucket.url("x/"))
+    assert (report["copied"], time.monotonic() - began > 0.2) == (3, True)
+    (report,) = objects("sync", "--json", "--bwlimit", "1GiB", bucket.url("x/"), tmp_path / "back")
+    assert (report["copied"], tree(tmp_path / "back")) == (3, tree(folder))
+    began = time.monotonic()
+    assert run("cat", "--bwlimit", "5MB", bucket.url("x/big")).stdout_bytes == (folder / "big").read_bytes()
+    assert time.monotonic() - began > 0.2
+    run("cp", "--bwlimit", "1GiB", "-", bucket.url("y"), stdin=b"from a pipe")
+    assert run("cp", "--bwlimit", "1GiB", bucket.url("y"), "-").stdout_bytes == b"from a pipe"
+    for rate in ("0", "fast", "-1"):
+        assert "bytes_per_second" in run("cat", "--bwlimit", rate, bucket.url("y"), code=2).stderr

@@ -45,16 +45,16 @@ async def test_the_first_response_tells(
             await reader.read_at(4990, 10)
             assert described(reader.metadata) == EXPECTED
             assert s3_server.count() == 1
-            told = reader.metadata
+            known = reader.metadata
             await reader.read_at(4000, 100)
             async with reader.clone() as clone, op.reader("k") as other:
                 await clone.read_at(4000, 100)
                 await other.read_at(10, 100)
-                assert clone.metadata == other.metadata == told == reader.metadata
-        assert reader.metadata == told  # After closing.
+                assert clone.metadata == other.metadata == known == reader.metadata
+        assert reader.metadata == known  # After closing.
         stat = await op.stat("k")
-        assert told is not None
-        assert (told.etag, told.last_modified) == (stat.etag, stat.last_modified)
+        assert known is not None
+        assert (known.etag, known.last_modified) == (stat.etag, stat.last_modified)
         await op.write("k", DATA[1:], content_type="b/b")
         async with op.reader("k") as reader:
             await reader.read_at(0, 10)
@@ -64,7 +64,7 @@ async def test_the_first_response_tells(
 @pytest.mark.parametrize("kept", [False, True])
 async def test_also_over_a_cache(kept: bool, tmp_path: Path) -> None:
     """In which the metadata of the object lie with its bytes."""
-    store, cache = ap.Operator.from_uri(f"memory://told{kept}"), ap.Operator.from_uri(f"file://{tmp_path}")
+    store, cache = ap.Operator.from_uri(f"memory://known{kept}"), ap.Operator.from_uri(f"file://{tmp_path}")
     layer = ap.layers.LruCacheLayer(cache=cache, revalidate_seconds=None)
     async with store, cache, store.layer(layer) as op:
         await store.write("k", DATA, **ABOUT)
