@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aioprefetch.accessor.list_pages import Paging
 from aioprefetch.accessor.path_hints import path_hint
@@ -25,7 +25,7 @@ from aioprefetch.errors import (
     copy_of,
 )
 from aioprefetch.plan.patterns import has_wildcard
-from aioprefetch.runtime.closing import AsyncClosing
+from aioprefetch.runtime.closing import WITHOUT_AWAIT, AsyncClosing, refused
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.services.keys import no_object
@@ -143,6 +143,10 @@ class Lister(AsyncClosing):
 
     def __aiter__(self) -> Lister:
         return self
+
+    if not TYPE_CHECKING:
+        _WAYS = f"write 'async for entry in op.list(...)' or 'await op.list(...).collect()'; {WITHOUT_AWAIT}"
+        __iter__, __await__ = refused("for", _WAYS), refused("await", _WAYS)
 
     async def __anext__(self) -> Entry:
         while True:
