@@ -21,19 +21,13 @@ from functools import lru_cache
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from aioprefetch.errors import (
-    AlreadyExists,
-    ConditionNotMatch,
     ConfigInvalid,
     Error,
-    InvalidArgument,
     InvalidType,
-    IsADirectory,
-    IsSameFile,
-    NotADirectory,
-    NotFound,
     PermissionDenied,
-    RangeNotSatisfied,
-    Unsupported,
+    ProtocolError,
+    Unexpected,
+    UntrustedMetadata,
     redact,
 )
 
@@ -48,12 +42,6 @@ _process_key = os.urandom(32)
 # Providers of keys that were pickled here, by their tokens; and the tokens of those that live.
 _providers: dict[str, Any] = {}
 _tokens: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-
-# What a caller asked for, and did not get.
-_OF_CALLERS = (
-    *(NotFound, AlreadyExists, IsADirectory, NotADirectory, IsSameFile, PermissionDenied),
-    *(ConditionNotMatch, RangeNotSatisfied, InvalidArgument, Unsupported),
-)
 
 
 def drop_frames(error: BaseException) -> None:
@@ -70,9 +58,10 @@ def hide_frames(error: BaseException) -> None:
     """Take the frames in which it arose from an error of what a caller asked for, before a plain ``raise``.
 
     A notebook prints all of them, and none helps to mend a wrong key. Python's development mode (``-X dev``) keeps
-    them.
+    them, and those of a store that breaks its protocol stay.
     """
-    if isinstance(error, _OF_CALLERS) and not sys.flags.dev_mode:
+    is_of_store = isinstance(error, ProtocolError | Unexpected | UntrustedMetadata)
+    if isinstance(error, Error) and error.status == "permanent" and not is_of_store and not sys.flags.dev_mode:
         drop_frames(error)
 
 

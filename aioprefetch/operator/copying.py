@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,13 +15,14 @@ from aioprefetch.operator.shared import operator_at, with_own_hold
 from aioprefetch.options import COUNT
 from aioprefetch.plan.patterns import has_wildcard, wildcard_at
 from aioprefetch.runtime.threads import in_thread
-from aioprefetch.transfer.many import CONCURRENCY, copy_side
+from aioprefetch.transfer.many import CONCURRENCY, SkipSame, copy_side
 from aioprefetch.transfer.sides import Side
 from aioprefetch.verbs.arguments import checked_path
 from aioprefetch.verbs.progress import CopyCallback, CopyReport, reported
 
 if TYPE_CHECKING:
     from aioprefetch.operator.options import UriOptions
+    from aioprefetch.verbs.requests import ObjectOptions
 
 Place: TypeAlias = str | os.PathLike[str] | tuple[Operator, str]
 
@@ -32,13 +34,16 @@ async def copy(
     glob: str | None = None,
     concurrency: int | None = None,
     on_progress: CopyCallback | None = None,
-    skip_same: bool | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    skip_same: SkipSame = None,
     overwrite: bool = True,
     stop_at_failure: bool = False,
     delete_extra: bool = False,
     delete_max: float | None = None,
     dry_run: bool = False,
     literal: bool = False,
+    write_options: ObjectOptions | None = None,
     src_options: UriOptions | None = None,
     dst_options: UriOptions | None = None,
 ) -> CopyReport:
@@ -74,6 +79,11 @@ async def copy(
         that ends with ``/`` or is a local directory.
     glob
         A pattern for what is below the directory ``src``: ``*.csv``, ``**/*.parquet``.
+    include
+        Patterns for what is below ``src``, of which one has to match: one without ``/`` matches the last part of a
+        name (``*.csv``), others the whole (``logs/**``; ``logs/`` is all that is below it).
+    exclude
+        Such patterns, of which none may match. ``delete_extra`` leaves what is not picked.
     concurrency
         Objects that are copied at once, 32 by default; fewer while the memory of the source's operator is in use.
     on_progress
@@ -83,7 +93,7 @@ async def copy(
         Leave out what is there already. ``None``, the default, leaves out what is proven to have the same bytes: by
         ETags where both sides are of s3, by the MD5 of a local file where the other side is. ``True`` leaves out what
         has the same size and looks the same by its time too: a local file with the time of the object, anywhere else a
-        destination that was written after the source. ``False`` leaves out nothing.
+        destination that was written after the source. ``"size"`` leaves out what has the same size, ``False`` nothing.
     overwrite
         ``False`` replaces nothing: what is there already is ``AlreadyExists``, the same or not.
     stop_at_failure
@@ -101,6 +111,9 @@ async def copy(
         Copy and delete nothing: the report has the ``steps`` that would be made. Listings and ETags are asked for.
     literal
         Take ``src`` as a name, never as a pattern.
+    write_options
+        Options of each write, such as ``{"cache_control": "no-cache"}``, for a store that keeps them: they replace
+        what the source says, and the bytes come through this process. What is left out as the same stays as it is.
     src_options
         Options of ``Operator.from_uri`` for the URL ``src``, a dictionary.
     dst_options
@@ -133,19 +146,22 @@ async def copy(
             glob=glob,
             concurrency=concurrency or CONCURRENCY,
             on_progress=reporter,
+            include=include,
+            exclude=exclude,
             skip_same=skip_same,
             overwrite=overwrite,
             stop_at_failure=stop_at_failure,
             delete_extra=delete_extra,
             delete_max=delete_max,
             dry_run=dry_run,
+            write_options=write_options,
         )
 
 
 def _check_flags(**flags: object) -> None:
     for name, flag in flags.items():
-        if not (isinstance(flag, bool) or (flag is None and name == "skip_same")):
-            values = "True, False or None" if name == "skip_same" else "True or False"
+        if not (isinstance(flag, bool) or (flag in (None, "size") and name == "skip_same")):
+            values = "True, False, 'size' or None" if name == "skip_same" else "True or False"
             raise InvalidType(f"{name} must be {values}, not {flag!r}", operation="copy")
 
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import IO, TYPE_CHECKING, Any, Literal, Never, Self, TextIO, TypeVar, Unpack, overload
 
-from aioprefetch.credentials import hide_frames
-from aioprefetch.errors import Closed, Error, InvalidArgument, ObjectChanged
+from aioprefetch.errors import Closed, InvalidArgument, ObjectChanged
 from aioprefetch.operator.open_file import KeyedBuilder
 from aioprefetch.operator.shared import checked_operator, with_own_hold
 from aioprefetch.ranges import checked_int, checked_range
@@ -419,11 +418,7 @@ class BlockingOperator(Closing):
 
     def _run(self, operation: str, path: str, call: Callable[[Operator], Coroutine[Any, Any, T]]) -> T:
         self._live(operation, path)
-        try:
-            return self._thread.run(call(self._operator))
-        except Error as error:
-            hide_frames(error)
-            raise
+        return self._thread.run(call(self._operator))
 
     def _change(self, operation: str, path: str, call: Callable[[Operator], Coroutine[Any, Any, T]]) -> T:
         """Run a change of ``path`` that the next ``read_at`` sees: after a failure too, since it may have worked."""

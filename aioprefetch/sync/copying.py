@@ -12,7 +12,11 @@ from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.verbs.progress import CopyCallback, CopyReport
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aioprefetch.operator.options import UriOptions
+    from aioprefetch.transfer.many import SkipSame
+    from aioprefetch.verbs.requests import ObjectOptions
 
 SyncPlace: TypeAlias = Place | tuple[BlockingOperator, str]
 
@@ -25,13 +29,16 @@ def copy(
     glob: str | None = None,
     concurrency: int | None = None,
     on_progress: CopyCallback | None = None,
-    skip_same: bool | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    skip_same: SkipSame = None,
     overwrite: bool = True,
     stop_at_failure: bool = False,
     delete_extra: bool = False,
     delete_max: float | None = None,
     dry_run: bool = False,
     literal: bool = False,
+    write_options: ObjectOptions | None = None,
     src_options: UriOptions | None = None,
     dst_options: UriOptions | None = None,
 ) -> CopyReport:
@@ -54,6 +61,8 @@ def copy(
                 glob=glob,
                 concurrency=concurrency,
                 on_progress=on_progress,
+                include=include,
+                exclude=exclude,
                 skip_same=skip_same,
                 overwrite=overwrite,
                 stop_at_failure=stop_at_failure,
@@ -61,6 +70,7 @@ def copy(
                 delete_max=delete_max,
                 dry_run=dry_run,
                 literal=literal,
+                write_options=write_options,
                 src_options=src_options,
                 dst_options=dst_options,
             )

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
+from typing import Literal, TypeAlias
 
 from aioprefetch.errors import (
     AlreadyExists,
@@ -32,7 +34,7 @@ from aioprefetch.runtime.task_group import PlainTaskGroup
 from aioprefetch.runtime.threads import in_thread
 from aioprefetch.transfer.extra_objects import ExtraObjects
 from aioprefetch.transfer.object_copy import Comparison, Copier, ObjectCopier
-from aioprefetch.transfer.sides import Places, Selection, Side, Store, check_places, is_there, place_of, select
+from aioprefetch.transfer.sides import Places, Selection, Side, Store, check_places, is_there, picker, place_of, select
 from aioprefetch.values import Entry, Metadata, ReadRequest
 from aioprefetch.verbs.download import download
 from aioprefetch.verbs.listing import Lister, list_literally
@@ -45,6 +47,7 @@ from aioprefetch.verbs.writer import upload_file
 
 # Small objects are waited for, and large ones share the requests anyway.
 CONCURRENCY = 32
+SkipSame: TypeAlias = bool | Literal["size"] | None
 
 
 async def copy_side(
@@ -54,12 +57,15 @@ async def copy_side(
     glob: str | None = None,
     concurrency: int = CONCURRENCY,
     on_progress: CopyCallback | None = None,
-    skip_same: bool | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    skip_same: SkipSame = None,
     overwrite: bool = True,
     stop_at_failure: bool = False,
     delete_extra: bool = False,
     delete_max: float | None = None,
     dry_run: bool = False,
+    write_options: Mapping[str, object] | None = None,
     copier: Copier | None = None,
 ) -> CopyReport:
     """Copy what one side names to the other; see ``aioprefetch.copy``. ``copier`` does so for each object."""
@@ -67,7 +73,8 @@ async def copy_side(
         scheme = target.operator.info.scheme
         raise Unsupported(f"the {scheme} service does not support write", operation="copy", path=target.label)
     try:
-        selection = await select(source, glob)
+        selection = replace(await select(source, glob), picks=picker(include, exclude))
+        copier = copier or ObjectCopier(source, target, overwrite=overwrite, written=write_options or {})
         placed = place_of(selection, target)
         extra = ExtraObjects(selection, placed, delete_max=delete_max) if delete_extra else None
         if extra is not None:
@@ -80,7 +87,7 @@ async def copy_side(
         selection,
         placed,
         Meter(on_progress, keeps_steps=dry_run),
-        copier or ObjectCopier(source, placed, overwrite=overwrite),
+        copier,
         places,
         extra=extra,
         is_dry=dry_run,
@@ -188,7 +195,7 @@ class CopyRun:
         is_dry: bool,
         concurrency: int,
         overwrite: bool,
-        skip_same: bool | None,
+        skip_same: SkipSame,
         stop_at_failure: bool,
     ) -> None:
         self._selection = selection
@@ -203,7 +210,9 @@ class CopyRun:
         self._copier = copier
         self._places = places
         runtime = selection.side.operator.runtime()
-        self._comparison = Comparison(selection.side, target, runtime, by_time=bool(skip_same))
+        self._comparison = Comparison(
+            selection.side, target, runtime, by_time=bool(skip_same), by_size=skip_same == "size"
+        )
         self._budget = runtime.budget
         self._running: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()

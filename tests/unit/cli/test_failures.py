@@ -125,7 +125,7 @@ def test_no_output_holds_a_secret_of_a_signed_url(web_server: FaultServer, tmp_p
             *(["plan", "--type", "parquet", *form] for form in ([], ["--json"])),
             *(["plan", "--range", "0:4", *form] for form in ([], ["--json"])),
             *(["demo", *form] for form in ([], ["--json"])),
-            *(["rm", *form] for form in ([], ["-n"], ["--json"])),
+            *(["rm", *form] for form in ([], ["--dry-run"], ["--json"])),
         ):
             for debug in ([], ["--debug"]):
                 result = CliRunner().invoke(app, [*debug, *arguments, "-o", "attempts_max=1", signed])
