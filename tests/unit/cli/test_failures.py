@@ -169,7 +169,7 @@ def test_every_command_has_help_with_examples() -> None:
         shown = run(name, "--help").output
         assert f"Examples:\n    aioprefetch {name}" in shown
         assert f"  {name} " in whole
-        if name not in ("cat", "trace"):  # Bytes, and the output of a program.
+        if name not in ("cat", "trace", "mv", "presign"):  # Bytes, the output of a program, nothing, and a URL.
             assert "--json" in shown, name
 
 
