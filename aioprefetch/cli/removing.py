@@ -159,7 +159,7 @@ async def _identities(side: Side, paths: Sequence[str]) -> list[Identity]:
 
 
 def _is_everything(side: Side) -> str:
-    """What a place is if it is a whole store, or such a directory of this machine that no one means it, else ``""``."""
+    """The words for a place that is a whole bucket, ``/`` or the home directory; ``""`` for any other."""
     prefix = side.path.rstrip("/" if side.is_literal else "*/")
     if has_wildcard(prefix):
         return ""

@@ -129,7 +129,7 @@ def test_registering_again_counts_only_when_settings_changed(
 
 
 def test_workers_of_a_local_session_are_of_this_python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless somebody has chosen: the ``python3`` of ``PATH`` has other packages than a virtual environment."""
+    """Unless another is chosen: the ``python3`` of ``PATH`` has other packages than a virtual environment."""
     context: Any = spark.sparkContext
     for chosen, used in (("/chosen/python", "python3"), (None, sys.executable)):
         monkeypatch.setattr(context, "pythonExec", "python3")
