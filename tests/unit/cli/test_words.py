@@ -14,7 +14,7 @@ from tests.unit.cli.commands import Bucket, lines, objects, run
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A small site, with a link and what nobody publishes in it."""
+    """A small site, with a link and a temporary file in it."""
     for name in ("site/index.html", "site/logs/a.log", "site/logs/keep.html", "site/img/b.tmp"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
