@@ -527,7 +527,7 @@ async def test_two_globs_are_refused() -> None:
         await put_tree(op, "x/", TREE)
         with pytest.raises(InvalidArgument, match="src has a glob already; give glob= with a directory"):
             await ap.copy((op, "x/*.csv"), (op, "y/"), glob="*.csv")
-        with pytest.raises(InvalidType, match="skip_same must be True, False or None"):
+        with pytest.raises(InvalidType, match="skip_same must be True, False, 'size' or None"):
             await ap.copy((op, "x/"), (op, "y/"), skip_same=3)  # type: ignore[arg-type]
 
 
