@@ -20,7 +20,16 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from aioprefetch.errors import ConfigInvalid, Error, InvalidType, PermissionDenied, redact
+from aioprefetch.errors import (
+    ConfigInvalid,
+    Error,
+    InvalidType,
+    PermissionDenied,
+    ProtocolError,
+    Unexpected,
+    UntrustedMetadata,
+    redact,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,16 +44,32 @@ _providers: dict[str, Any] = {}
 _tokens: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
+def drop_frames(error: BaseException) -> None:
+    """Take the tracebacks from an error, and from what it was caused by."""
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        if link.__suppress_context__:
+            link.__context__ = None
+        link = link.__cause__ or link.__context__
+
+
+def hide_frames(error: BaseException) -> None:
+    """Take the frames in which it arose from an error of what a caller asked for, before a plain ``raise``.
+
+    A notebook prints all of them, and none helps to mend a wrong key. Python's development mode (``-X dev``) keeps
+    them, and those of a store that breaks its protocol stay.
+    """
+    is_of_store = isinstance(error, ProtocolError | Unexpected | UntrustedMetadata)
+    if isinstance(error, Error) and error.status == "permanent" and not is_of_store and not sys.flags.dev_mode:
+        drop_frames(error)
+
+
 def bare(error: Error, given: Iterable[object]) -> None:
     """Take its frames from an error that refuses what a call was given, or where a URL among that has a secret."""
     # Tools print the variables of all frames of a traceback. These classes are those of what is refused.
     if isinstance(error, ValueError | TypeError) or any(isinstance(one, str) and redact(one) != one for one in given):
-        link: BaseException | None = error
-        while link is not None:
-            link.__traceback__ = None
-            if link.__suppress_context__:
-                link.__context__ = None
-            link = link.__cause__ or link.__context__
+        drop_frames(error)
 
 
 def frameless(call: Callable[P, T]) -> Callable[P, T]:

@@ -150,17 +150,17 @@ class Error(Exception):
         return self
 
     def __str__(self) -> str:
-        where = f" at {self.operation}" if self.operation else ""
-        path = f" {printable(shortened(redact(self.path)))!r}" if self.path else ""
-        # A hint is a sentence of ours; other facts may be text from a server.
-        facts = ", ".join(
-            f"{name}: {redact(str(fact)) if name == 'hint' else excerpt(str(fact))}"
-            for name, fact in self.context.items()
-        )
-        return f"{self.kind} ({self.status}){where}{path}: {printable(self.message)}" + (f" [{facts}]" if facts else "")
+        """Where, what, what to do, and the facts: a traceback puts the name of the class before it."""
+        path = repr(printable(shortened(redact(self.path)))) if self.path else ""
+        where = " ".join(filter(None, (self.operation, path)))
+        hint = self.context.get("hint")  # A sentence of ours; other facts may be text from a server.
+        advice = f"; hint: {redact(str(hint))}" if hint else ""
+        facts = [f"{name}: {excerpt(str(fact))}" for name, fact in self.context.items() if name != "hint"]
+        said = f"{printable(self.message)}{advice} [{', '.join((self.status, *facts))}]"
+        return f"{where}: {said}" if where else said
 
     def __repr__(self) -> str:
-        return f"<{self}>"
+        return f"<{self.kind}: {self}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = dict(self.__dict__)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from aioprefetch.errors import Closed, Error, InvalidType
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import Range, at_least, bytes_at_least, checked_ranges
-from aioprefetch.runtime.closing import AsyncClosing
+from aioprefetch.runtime.closing import AsyncClosing, refused
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES, BatchOptions, DecodeLoop, UnorderedLoop
 from aioprefetch.scheduler.pages import PreparedScan
@@ -77,6 +77,10 @@ class BatchScan(AsyncClosing):
         return facts_html("Batches", {"path": self._path, "rows a batch": f"{rows:,}", "state": state})
 
     # --- asynchronous -------------------------------------------------------------------------------------------
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = refused("with", "write 'async with', or a plain 'for', which closes by itself")
+        __await__ = refused("await", "write 'async for batch in scan' or 'await scan.read_all()'")
 
     def __aiter__(self) -> BatchScan:
         return self

@@ -2,83 +2,29 @@
 
 from __future__ import annotations
 
-# The types, each with the ends of names that have it.
-_TABLE = """
-application/epub+zip epub
-application/geo+json geojson
-application/gzip gz
-application/java-archive jar
-application/json json map
-application/ld+json jsonld
-application/manifest+json webmanifest
-application/msword doc
-application/octet-stream bin
-application/pdf pdf
-application/rtf rtf
-application/sql sql
-application/toml toml
-application/vnd.apache.arrow.file arrow feather
-application/vnd.apache.arrow.stream arrows
-application/vnd.apache.parquet parquet parq pq
-application/vnd.apple.mpegurl m3u8
-application/vnd.ms-excel xls
-application/vnd.ms-powerpoint ppt
-application/vnd.openxmlformats-officedocument.presentationml.presentation pptx
-application/vnd.openxmlformats-officedocument.spreadsheetml.sheet xlsx
-application/vnd.openxmlformats-officedocument.wordprocessingml.document docx
-application/wasm wasm
-application/x-7z-compressed 7z
-application/x-bzip2 bz2
-application/x-compress z
-application/x-hdf5 h5 hdf5
-application/x-ipynb+json ipynb
-application/x-ndjson jsonl ndjson
-application/x-netcdf nc
-application/x-tar tar
-application/x-xz xz
-application/xhtml+xml xhtml
-application/xml xml xsd xsl
-application/yaml yaml yml
-application/zip zip
-application/zstd zst
-audio/aac aac
-audio/flac flac
-audio/mp4 m4a
-audio/mpeg mp3
-audio/ogg oga ogg opus
-audio/wav wav
-font/otf otf
-font/ttf ttf
-font/woff woff
-font/woff2 woff2
-image/avif avif
-image/bmp bmp
-image/gif gif
-image/jpeg jpeg jpg
-image/png png
-image/svg+xml svg
-image/tiff tif tiff
-image/vnd.microsoft.icon ico
-image/webp webp
-text/calendar ics
-text/css css
-text/csv csv
-text/html htm html
-text/javascript js mjs
-text/markdown markdown md
-text/plain log text txt
-text/tab-separated-values tsv
-text/vtt vtt
-text/x-python py
-video/mp4 m4v mp4
-video/mpeg mpeg mpg
-video/ogg ogv
-video/quicktime mov
-video/webm webm
-video/x-matroska mkv
-video/x-msvideo avi
-"""
-_TYPE_OF = {end: kind for kind, *ends in map(str.split, _TABLE.strip().splitlines()) for end in ends}
+# The types, each as its name and the ends of names that have it; one end is the name itself.
+_TABLE = {
+    "application": "json:json,map pdf rtf sql toml wasm zip epub+zip:epub geo+json:geojson gzip:gz java-archive:jar"
+    " ld+json:jsonld manifest+json:webmanifest msword:doc octet-stream:bin xhtml+xml:xhtml xml:xml,xsd,xsl"
+    " yaml:yaml,yml zstd:zst x-7z-compressed:7z x-bzip2:bz2 x-compress:z x-hdf5:h5,hdf5 x-ipynb+json:ipynb"
+    " x-ndjson:jsonl,ndjson x-netcdf:nc x-tar:tar x-xz:xz vnd.apache.arrow.file:arrow,feather"
+    " vnd.apache.arrow.stream:arrows vnd.apache.parquet:parquet,parq,pq vnd.apple.mpegurl:m3u8 vnd.ms-excel:xls"
+    " vnd.ms-powerpoint:ppt vnd.openxmlformats-officedocument.presentationml.presentation:pptx"
+    " vnd.openxmlformats-officedocument.spreadsheetml.sheet:xlsx"
+    " vnd.openxmlformats-officedocument.wordprocessingml.document:docx",
+    "audio": "aac flac mp4:m4a mpeg:mp3 ogg:oga,ogg,opus wav",
+    "font": "otf ttf woff woff2",
+    "image": "avif bmp gif jpeg:jpeg,jpg png svg+xml:svg tiff:tif,tiff vnd.microsoft.icon:ico webp",
+    "text": "calendar:ics css csv html:htm,html javascript:js,mjs markdown:markdown,md plain:log,text,txt"
+    " tab-separated-values:tsv vtt x-python:py",
+    "video": "mp4:m4v,mp4 mpeg:mpeg,mpg ogg:ogv quicktime:mov webm x-matroska:mkv x-msvideo:avi",
+}
+_TYPE_OF = {
+    end: f"{kind}/{name}"
+    for kind, words in _TABLE.items()
+    for name, _, ends in (word.partition(":") for word in words.split())
+    for end in (ends or name).split(",")
+}
 # The end before theirs says what is packed in these.
 _PACKED = frozenset(("br", "bz2", "gz", "xz", "z", "zst"))
 _TAR = {"tbz2": "bz2", "tgz": "gz", "txz": "xz"}

@@ -28,7 +28,9 @@ CLEAN_UP_SECONDS_MAX = 0.7
 COMMANDS = {
     **dict.fromkeys(("ls", "stat", "du"), "reading"),
     "cat": "reading",
-    **dict.fromkeys(("cp", "sync", "rm"), "transfer"),
+    **dict.fromkeys(("cp", "sync"), "transfer"),
+    **dict.fromkeys(("mv", "rm"), "removing"),
+    "presign": "reading",
     "head": "inspecting",
     "scan": "inspecting",
     "plan": "inspecting",

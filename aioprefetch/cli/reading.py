@@ -1,4 +1,4 @@
-"""``cat``: the bytes of objects; ``ls``, ``stat`` and ``du``: what is there, and how large it is; formats of files."""
+"""``ls``, ``stat``, ``du``, ``cat`` and ``presign``: what is there, its size and its bytes; formats of files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
@@ -35,7 +35,7 @@ from aioprefetch.sync import open as open_file
 from aioprefetch.sync import run
 from aioprefetch.sync.iteration import BlockingListing
 from aioprefetch.transfer.sides import Side
-from aioprefetch.values import Entry, Metadata
+from aioprefetch.values import Entry, Metadata, PresignMethod
 from aioprefetch.verbs.listing import list_literally
 
 PIECE_BYTES = 1 << 20
@@ -212,8 +212,8 @@ def ls(places: Sequence[str], stores: Stores, is_long: bool, is_human: bool, is_
     """List objects and directories.
 
     Names below a directory are relative to it; what matches a pattern, and all names where there are several places,
-    are printed as places. A scheme alone, such as s3://, has the buckets. The exit code is 1 if one of the places has
-    nothing.
+    are printed as places. A scheme alone, such as s3://, has the buckets. The exit code is 1 if one of the places is
+    not there; an empty bucket or directory is.
     """
     stores.check(*places)
     if is_recursive and any(map(is_account, places)):
@@ -236,9 +236,18 @@ def ls(places: Sequence[str], stores: Stores, is_long: bool, is_human: bool, is_
                 click.echo(f"{size:>12}  {time:25}  {name}")
             else:
                 click.echo(name)
-        return count > 0
+        return count > 0 or (not is_account(side.label) and _is_there(side))
 
     return EXIT_FAILED if visit_each(sides, show) else 0
+
+
+def _is_there(side: Side) -> bool:
+    """Whether a place that has no entries is an empty bucket or directory."""
+    if side.has_wildcard:
+        return False
+    if not side.path:
+        return side.root is None or os.path.isdir(side.root)
+    return run(side.operator.exists(f"{side.path.rstrip('/')}/"))
 
 
 def _buckets(stores: Stores, side: Side, *, is_whole: bool) -> Iterator[tuple[Entry | Metadata, str]]:
@@ -366,3 +375,27 @@ def du(places: Sequence[str], stores: Stores, is_human: bool, depth: int, as_jso
         return bool(sums)
 
     return EXIT_FAILED if visit_each(map(stores.side, places), add_up) else 0
+
+
+@command(
+    "presign",
+    examples="""
+aioprefetch presign --expires 3600 s3://bucket/key
+""",
+)
+@place_argument("places", "PLACE...", nargs=-1, required=True)
+@click.option("--expires", "seconds", metavar="SECONDS", type=float, default=900.0, help="How long it is valid (900).")
+@click.option("--method", type=click.Choice(get_args(PresignMethod)), default="GET", help="What it is for (GET).")
+def presign(places: Sequence[str], stores: Stores, seconds: float, method: PresignMethod) -> int:
+    """Print a URL for each object, to read it without keys.
+
+    All who have the URL may use it until it expires: treat it as a secret. No request is sent: whether the object is
+    there shows when the URL is used.
+    """
+    stores.check(*places)
+
+    def show(side: Side) -> bool:
+        click.echo(run(stores.operator_of(side).presign(side.path, expires_seconds=seconds, method=method)))
+        return True
+
+    return EXIT_FAILED if visit_each(map(stores.side, places), show) else 0

@@ -1,4 +1,4 @@
-"""``cp``, ``sync`` and ``rm``: objects copied between any two places, and removed."""
+"""``cp`` and ``sync``: objects copied between any two places."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,15 +31,11 @@ from aioprefetch.cli.places import (
 from aioprefetch.cli.printing import message_of, note, path_text, print_json, remark
 from aioprefetch.cli.reading import PIECE_BYTES, write_out
 from aioprefetch.display import bytes_text, counted, seconds_text
-from aioprefetch.errors import Error, InvalidArgument, IsADirectory, NotFound, printable, redact
+from aioprefetch.errors import AlreadyExists, Error, InvalidArgument, IsADirectory, printable, redact
 from aioprefetch.operator.copying import copy
-from aioprefetch.plan.patterns import has_wildcard
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.sync import open as open_file
 from aioprefetch.sync import run
-from aioprefetch.transfer.sides import Selection, Side
-from aioprefetch.values import Identity
-from aioprefetch.verbs.listing import DELETE_PATHS
 from aioprefetch.verbs.progress import CopyFailure, CopyProgress, CopyReport, CopyStep, ProgressBar, ProgressDisplay
 
 RECURSIVE_HINT = "-r takes what is below it"
@@ -55,8 +51,24 @@ def _copy_options(function: Any) -> Any:
     return function
 
 
+def _metadata(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+    """Names and values of the user, which are kept as they are written."""
+    pairs(context, parameter, texts)
+    return dict(text.split("=", 1) for text in texts)
+
+
 _COPY_OPTIONS: tuple[_Option, ...] = (
     click.option("--glob", metavar="PATTERN", help="Of a directory only what matches, such as '**/*.csv'."),
+    click.option(
+        "--include", multiple=True, metavar="PATTERN", help="Only what one of these matches: '*.csv', 'logs/'."
+    ),
+    click.option("--exclude", multiple=True, metavar="PATTERN", help="Nothing that one of these matches."),
+    click.option("--content-type", metavar="TYPE", help="The type of what is written, in place of that of its name."),
+    click.option("--cache-control", metavar="TEXT", help="How long caches may keep it, such as max-age=3600."),
+    click.option("--storage-class", metavar="CLASS", help="Where it is kept, such as STANDARD_IA."),
+    click.option(
+        "--metadata", multiple=True, metavar="NAME=VALUE", callback=_metadata, help="Names of your own for it."
+    ),
     literal_option,
     click.option("--concurrency", metavar="N", type=click.IntRange(1), help="Objects that are copied at once (32)."),
     bwlimit_option,
@@ -82,7 +94,7 @@ aioprefetch cp -r --dst-o profile=other s3://a/x/ s3://b/x/
 @place_argument("sources", "SRC...", nargs=-1, required=True)
 @place_argument("target", "DST")
 @click.option("-r", "--recursive", "is_recursive", is_flag=True, help="Also directories: what is below them.")
-@click.option("-n", "--no-clobber", "keeps", is_flag=True, help="An object that is there already counts as failed.")
+@click.option("-n", "--no-clobber", "keeps", is_flag=True, help="Leave what is there already.")
 @_copy_options
 def cp(sources: Sequence[str], target: str, stores: Stores, is_recursive: bool, keeps: bool, **options: Any) -> int:
     """Copy objects, directories and what patterns match, between stores and local files.
@@ -91,12 +103,22 @@ def cp(sources: Sequence[str], target: str, stores: Stores, is_recursive: bool, 
     copies by itself where it can. What is proven to be the same already is left out. A large download that was cut off
     goes on where it ended. - is standard input as the only SRC, and standard output as DST.
     """
+    options = _with_write_options(options)
     if "-" in (*sources, target):
         return _copy_stream(stores, sources, target, keeps=keeps, is_recursive=is_recursive, **options)
     for source in sources:
         _check_source(stores, source, is_recursive=is_recursive)
     how = {"overwrite": not keeps, "skip_same": False if keeps else None}
-    return _copy(stores, sources, target, how, is_recursive=is_recursive, **options)
+    return _copy(stores, sources, target, how, is_recursive=is_recursive, keeps=keeps, **options)
+
+
+def _with_write_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a copy, those of a write gathered to ``written``."""
+    named = {name: options.pop(name) for name in ("content_type", "cache_control", "storage_class")}
+    written = {name: value for name, value in named.items() if value is not None}
+    if metadata := options.pop("metadata"):
+        written["user_metadata"] = metadata
+    return {**options, "written": written}
 
 
 def _limit(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
@@ -119,11 +141,25 @@ aioprefetch sync --delete --dry-run site/ s3://bucket/site/
 @place_argument("source", "SRC")
 @place_argument("target", "DST")
 @click.option("--exact", "is_exact", is_flag=True, help="Leave out only what is proven to be the same.")
+@click.option("--size-only", "by_size", is_flag=True, help="Leave out what has the same size, whatever its time.")
 @click.option("--delete", "deletes", is_flag=True, help="Afterwards delete what DST has and SRC has not.")
-@click.option("--delete-max", metavar="N", callback=_limit, help="Delete at most N objects, or a share such as 0.2.")
+@click.option(
+    "--delete-max",
+    "--max-delete",
+    metavar="N",
+    callback=_limit,
+    help="Delete at most N objects, or a share such as 0.2.",
+)
 @_copy_options
 def sync(
-    source: str, target: str, stores: Stores, is_exact: bool, deletes: bool, delete_max: Any, **options: Any
+    source: str,
+    target: str,
+    stores: Stores,
+    is_exact: bool,
+    by_size: bool,
+    deletes: bool,
+    delete_max: Any,
+    **options: Any,
 ) -> int:
     """Copy what is new or has changed below SRC. Without --delete, nothing is deleted at DST.
 
@@ -132,8 +168,11 @@ def sync(
     if these are more than 10 objects, is an error, and nothing is deleted; --delete-max 1.0 lifts the limit. What SRC
     has and passes over, such as links, and what is below it, stays.
     """
-    how = {"skip_same": None if is_exact else True, "delete_extra": deletes, "delete_max": delete_max}
-    return _copy(stores, [source], target, how, is_recursive=True, **options)
+    if is_exact and by_size:
+        raise InvalidArgument("--exact and --size-only exclude each other", operation="copy")
+    skips = "size" if by_size else None if is_exact else True
+    how = {"skip_same": skips, "delete_extra": deletes, "delete_max": delete_max}
+    return _copy(stores, [source], target, how, is_recursive=True, **_with_write_options(options))
 
 
 def _copy_stream(
@@ -149,11 +188,14 @@ def _copy_stream(
     is_dry: bool,
     as_json: bool,
     bwlimit: Any,
-    **_others: object,
+    written: Mapping[str, Any],
+    **others: object,
 ) -> int:
     """Copy standard input to an object, or objects to standard output; the exit code."""
     if (len(sources) > 1 and "-" in sources) or sources[0] == target or is_recursive or glob or is_dry:
         raise InvalidArgument("- is one SRC or DST alone, without -r, --glob and --dry-run", operation="copy")
+    if others["include"] or others["exclude"] or (written and target == "-"):
+        raise InvalidArgument("--include and --exclude are for directories, and - keeps no metadata", operation="copy")
     if target == "-":
         if as_json or keeps:
             raise InvalidArgument("--json and -n are not for a copy to standard output", operation="copy")
@@ -168,10 +210,16 @@ def _copy_stream(
     if sys.stdin is None:
         raise InvalidArgument("standard input is closed", operation="copy")
     began, count = time.monotonic(), 0
-    with open_file(side.path, "xb" if keeps else "wb", operator=stores.operator_of(side, bwlimit)) as file:
-        while piece := sys.stdin.buffer.read(PIECE_BYTES):
-            count += file.write(piece)
-    report = CopyReport(copied=1, bytes=count)
+    report = CopyReport(copied=1)
+    try:
+        with open_file(
+            side.path, "xb" if keeps else "wb", operator=stores.operator_of(side, bwlimit), **written
+        ) as file:
+            while piece := sys.stdin.buffer.read(PIECE_BYTES):
+                count += file.write(piece)
+        report = replace(report, bytes=count)
+    except AlreadyExists as error:
+        report = _without_there(CopyReport(failures=(CopyFailure(path="", target=side.path, error=error),)))
     if as_json:
         _show_json(report, time.monotonic() - began, None)
     else:
@@ -194,6 +242,7 @@ def _copy(
     *,
     is_recursive: bool,
     glob: str | None,
+    written: Mapping[str, Any],
     concurrency: int | None,
     bwlimit: Any,
     src_texts: Sequence[tuple[str, str]],
@@ -201,8 +250,14 @@ def _copy(
     is_dry: bool,
     is_quiet: bool,
     as_json: bool,
+    keeps: bool = False,
+    **picked: Any,
 ) -> int:
-    """Copy each source, and show how it went; the exit code is 1 if anything failed."""
+    """Copy each source, and show how it went; the exit code is 1 if anything failed.
+
+    ``written`` are options of each write, ``picked`` what is included and excluded. With ``keeps`` what is there
+    already is left as it is.
+    """
     stores.check(*sources, target)
     if len(sources) > 1 and not (target.endswith("/") or (scheme_of(target) == "file" and os.path.isdir(target))):
         raise InvalidArgument(f"several sources go into a directory: {printable(redact(target))}/", operation="copy")
@@ -217,6 +272,8 @@ def _copy(
         "dry_run": is_dry,
         "literal": stores.is_literal,
         "dst_options": stores.options_of(target, dst_texts),
+        "write_options": written,
+        **picked,
         **how,
     }
 
@@ -231,7 +288,10 @@ def _copy(
         for source, report in zip(sources, reports, strict=True):
             steps += _placed(report, stem_of(stores.side(source, src_texts)), aim)
     total = _total(reports)
+    if keeps:
+        total = _without_there(total)
     _show_failures(total)
+    _note_passed_over(total)
     if as_json:
         _show_json(total, time.monotonic() - began, steps if is_dry else None)
     elif is_dry:
@@ -287,7 +347,7 @@ async def _copy_all(
             report = error.context.pop("report", None)
             if isinstance(report, CopyReport):  # All is copied, and nothing deleted.
                 return replace(report, failures=(CopyFailure(path="", target=target, error=error),))
-            if len(sources) == 1:
+            if len(sources) == 1 and not isinstance(error, AlreadyExists):
                 raise
             return CopyReport(failures=(CopyFailure(path=source, target=target, error=error),))
 
@@ -305,6 +365,14 @@ def _total(reports: Sequence[CopyReport]) -> CopyReport:
         passed_over=tuple(each for report in reports for each in report.passed_over),
         failures=tuple(failure for report in reports for failure in report.failures),
     )
+
+
+def _without_there(report: CopyReport) -> CopyReport:
+    """The report of a copy that replaces nothing: what is there already has not failed."""
+    left = tuple(one for one in report.failures if not isinstance(one.error, AlreadyExists))
+    if count := len(report.failures) - len(left):
+        note(f"{counted(count, 'object')} left as it was, because of -n")
+    return replace(report, failures=left, skipped=report.skipped + count)
 
 
 def _placed(report: CopyReport, stem: str, target_stem: str) -> Iterator[CopyStep]:
@@ -365,12 +433,17 @@ def _show(report: CopyReport, seconds: float) -> None:
 def _remark(parts: list[str], report: CopyReport) -> None:
     if report.skipped:
         parts.append(f"{report.skipped:,} there already ({bytes_text(report.bytes_skipped)})")
-    if report.passed_over:
-        path, why = report.passed_over[0]
-        parts.append(f"{report.passed_over_count:,} passed over, such as {path_text(path)}: {why}")
     if report.failures:
         parts.append(f"{report.failed:,} failed")
     remark("; ".join(parts))
+
+
+def _note_passed_over(report: CopyReport) -> None:
+    """Say what was not done, also where no person looks."""
+    if report.passed_over:
+        path, why = report.passed_over[0]
+        hint = "; hint: --src-o follow_symlinks=true copies what links lead to" if "link" in why else ""
+        note(f"{report.passed_over_count:,} passed over, such as {path_text(path)}: {why}{hint}")
 
 
 class _LateBars(ProgressDisplay):
@@ -415,176 +488,3 @@ def _bars() -> ProgressDisplay | None:
         return _LateBars(progress.rich(console=Console(stderr=True), transient=True))
     except ImportError:
         return None
-
-
-@command(
-    "rm",
-    examples="""
-aioprefetch rm s3://bucket/key
-aioprefetch rm --dry-run 's3://bucket/tmp/**/*.part'
-aioprefetch rm -r s3://bucket/old/
-""",
-)
-@place_argument("places", "PLACE...", nargs=-1, required=True)
-@click.option("-r", "--recursive", "is_recursive", is_flag=True, help="Also directories, with all that is below them.")
-@literal_option
-@click.option("-f", "--force", "is_forced", is_flag=True, help="Ignore missing objects.")
-@click.option("-n", "--dry-run", "is_dry", is_flag=True, help="Print what would be removed, and remove nothing.")
-@click.option("--yes", "is_sure", is_flag=True, help="Really remove a whole bucket, / or the home directory.")
-@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
-def rm(
-    places: Sequence[str],
-    stores: Stores,
-    is_recursive: bool,
-    is_forced: bool,
-    is_dry: bool,
-    is_sure: bool,
-    as_json: bool,
-) -> int:
-    """Remove objects, what patterns match, and directories.
-
-    A store that keeps versions keeps them. Removing a whole bucket, / or the home directory needs --yes as well.
-    """
-    stores.check(*places)
-    sides = [stores.side(place, follows=False) for place in places]
-    for side in sides:
-        if _is_everything(side) and not (is_sure or is_dry):
-            raise InvalidArgument(
-                f"{side.label} is a whole bucket, / or the home directory: give --yes as well to remove all of it",
-                operation="delete",
-            )
-    removal = _Removal(
-        stores,
-        is_recursive=is_recursive,
-        is_forced=is_forced,
-        is_dry=is_dry,
-        as_json=as_json,
-        is_single=len(sides) == 1,
-    )
-    failures = visit_each(sides, removal.remove) | removal.left
-    removed, freed = removal.objects, removal.bytes
-    if as_json:
-        print_json({"removed": 0 if is_dry else removed, "found": removed, "bytes": freed, "failures": failures})
-    elif not is_dry:
-        remark(f"{counted(removed, 'object')} removed, {bytes_text(freed)}")
-    return EXIT_FAILED if failures else 0
-
-
-@dataclass(slots=True)
-class _Removal:
-    """A run of ``rm`` over its places: the numbers of removed objects and bytes; ``left`` has the errors of others."""
-
-    stores: Stores
-    is_recursive: bool
-    is_forced: bool
-    is_dry: bool
-    as_json: bool
-    is_single: bool
-    objects: int = 0
-    bytes: int = 0
-    left: dict[str, str] = field(default_factory=dict)
-    # What a dry run has found for the places before: nothing of it is removed, so that it is found again.
-    _found: set[Identity] = field(default_factory=set)
-
-    def remove(self, side: Side) -> bool:
-        """Remove what a place names; whether there was something, or need not be."""
-        if (
-            side.root is not None
-            and not side.label.endswith("/")
-            and os.path.islink(os.path.join(side.root, side.path).rstrip("/"))
-        ):
-            raise InvalidArgument(
-                "it is a symbolic link, and rm removes files: end with / for what the link leads to, or use the rm of"
-                " the system for the link itself",
-                operation="delete",
-                path=side.label,
-            )
-        try:
-            selection = selection_of(side, is_recursive=self.is_recursive, hint=RECURSIVE_HINT)
-        except NotFound:
-            if self.is_forced:
-                return True
-            raise
-        is_something = is_left = False
-        for batch in _batches(selection):
-            is_something = True
-            is_left |= self._remove_batch(side, self._not_found_before(side, batch))
-        is_directory = selection.single is None and selection.glob is None
-        if is_directory and not is_something and not self.is_dry:
-            is_something = run(side.operator.exists(selection.base or "/"))
-        if is_directory and is_something and not (self.is_dry or is_left):
-            _delete_directory(self.stores, side, selection.base)
-        return is_something or self.is_forced
-
-    def _not_found_before(self, side: Side, batch: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
-        if not self.is_dry or self.is_single:
-            return batch
-        found = dict(zip(run(_identities(side, [path for path, _ in batch])), batch, strict=True))
-        fresh = [entry for key, entry in found.items() if key not in self._found]
-        self._found.update(found)
-        return fresh
-
-    def _remove_batch(self, side: Side, batch: Sequence[tuple[str, int]]) -> bool:
-        """Remove objects, or print them; whether some are left."""
-        left: dict[str, str] = {}
-        if self.is_dry:
-            for path, _ in batch:
-                click.echo(path_text(stem_of(side) + path), err=self.as_json)
-        else:
-            left = _delete(self.stores, side, [path for path, _ in batch])
-        self.left |= {path_text(stem_of(side) + path): kind for path, kind in left.items()}
-        self.objects += len(batch) - len(left)
-        self.bytes += sum(size for path, size in batch if path not in left)
-        return bool(left)
-
-
-async def _identities(side: Side, paths: Sequence[str]) -> list[Identity]:
-    accessor = side.operator.accessor()
-    return [await accessor.identity(path) for path in paths]
-
-
-def _is_everything(side: Side) -> bool:
-    """Whether a place is a whole store, or such a directory of this machine that no one means it."""
-    prefix = side.path.rstrip("/" if side.is_literal else "*/")
-    if has_wildcard(prefix):
-        return False
-    if side.root is None:
-        return not prefix
-    root = os.path.realpath(os.path.join(side.root, prefix))
-    return root in (os.sep, os.path.realpath(os.path.expanduser("~")))
-
-
-def _batches(selection: Selection) -> Iterator[list[tuple[str, int]]]:
-    """Paths and sizes, as many as one request deletes."""
-    batch: list[tuple[str, int]] = []
-    for entry in objects_of(selection):
-        batch.append((entry.path, entry.size or 0))
-        if len(batch) == DELETE_PATHS:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-def _delete(stores: Stores, side: Side, paths: Sequence[str]) -> dict[str, str]:
-    """Delete objects; those that are left, and why."""
-    try:
-        run(stores.operator_of(side).delete(paths))
-    except Error as error:
-        failures = error.context.get("failures")
-        left = dict(failures) if isinstance(failures, Mapping) else dict.fromkeys(paths, error.kind)
-        for path, kind in left.items():
-            note(f"{path_text(stem_of(side) + path)}: {kind}")
-        return left
-    return {}
-
-
-def _delete_directory(stores: Stores, side: Side, base: str) -> None:
-    """Delete the directory itself, and those below it, when its objects are gone."""
-    if base:
-        run(stores.operator_of(side).delete_all(base))
-    if base or side.root is None:
-        return
-    parent, name = os.path.split(side.root.rstrip("/"))
-    if name and not os.path.islink(side.root):
-        run(stores.operator_of(stores.side(f"{parent}/")).delete_all(f"{name}/"))

@@ -42,6 +42,7 @@ from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.accessor.request_events import attempt_number
 from aioprefetch.accessor.response_check import VersionPin, is_strong
 from aioprefetch.accessor.sink import Sink
+from aioprefetch.credentials import hide_frames
 from aioprefetch.errors import (
     BudgetExhausted,
     ConditionNotMatch,
@@ -185,6 +186,7 @@ class RetryAccessor(WrappedAccessor):
             result = await forward(request)
         except Error as error:
             if not error.is_temporary:
+                hide_frames(error)
                 raise
             attempts = self.attempts(request, started)
             pause = attempts.failed(error)
@@ -225,6 +227,7 @@ class RetryAccessor(WrappedAccessor):
                 result = await call()
             except Error as error:
                 if not error.is_temporary:
+                    hide_frames(error)
                     raise
                 if conditional and not has_changed_nothing(error):
                     raise attempts.give_up(error, "a conditional change that may have happened") from error.__cause__
@@ -241,9 +244,12 @@ class RetryAccessor(WrappedAccessor):
         try:
             response = await self.inner.read(request, sink)
         except Error as error:
-            attempts = self.attempts(request, started)
             if _came_too_late(error, sink):
                 return _whole_reply(sink)
+            if not error.is_temporary:
+                hide_frames(error)
+                raise
+            attempts = self.attempts(request, started)
             pause = await self.judge(error, request, sink, attempts)
         else:
             bucket = self.bucket

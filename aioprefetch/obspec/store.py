@@ -90,6 +90,8 @@ class OperatorStore(AsyncClosing, Closing):
     in ``memory_bytes`` until they are taken, and come by 1 MiB while it is full.
     """
 
+    __enter__, __exit__ = Closing.__enter__, Closing.__exit__
+
     # For ``services.ObspecStore``: the attributes of an object come without its body.
     describes_by_get = True
 

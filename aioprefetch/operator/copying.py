@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,13 +18,14 @@ from aioprefetch.options import COUNT
 from aioprefetch.plan.patterns import has_wildcard, wildcard_at
 from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.threads import in_thread
-from aioprefetch.transfer.many import CONCURRENCY, CopyOptions, copy_side
+from aioprefetch.transfer.many import CONCURRENCY, CopyOptions, SkipSame, copy_side
 from aioprefetch.transfer.sides import Side
 from aioprefetch.verbs.arguments import checked_path
 from aioprefetch.verbs.progress import CopyCallback, CopyReport, reported
 
 if TYPE_CHECKING:
     from aioprefetch.operator.options import UriOptions
+    from aioprefetch.verbs.requests import ObjectOptions
 
 _FLAGS = ("skip_same", "overwrite", "stop_at_failure", "delete_extra", "dry_run")
 
@@ -37,7 +39,9 @@ async def copy(
     glob: str | None = None,
     concurrency: int | None = None,
     on_progress: CopyCallback | None = None,
-    skip_same: bool | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    skip_same: SkipSame = None,
     overwrite: bool = True,
     stop_at_failure: bool = False,
     delete_extra: bool = False,
@@ -45,6 +49,7 @@ async def copy(
     dry_run: bool = False,
     literal: bool = False,
     bytes_per_second: ByteCount | None = None,
+    write_options: ObjectOptions | None = None,
     src_options: UriOptions | None = None,
     dst_options: UriOptions | None = None,
 ) -> CopyReport:
@@ -80,6 +85,11 @@ async def copy(
         that ends with ``/`` or is a local directory.
     glob
         A pattern for what is below the directory ``src``: ``*.csv``, ``**/*.parquet``.
+    include
+        Patterns for what is below ``src``, of which one has to match: one without ``/`` matches the last part of a
+        name (``*.csv``), others the whole (``logs/**``; ``logs/`` is all that is below it).
+    exclude
+        Such patterns, of which none may match. ``delete_extra`` leaves what is not picked.
     concurrency
         Objects that are copied at once, 32 by default; fewer while the memory of the source's operator is in use.
     on_progress
@@ -89,7 +99,7 @@ async def copy(
         Leave out what is there already. ``None``, the default, leaves out what is proven to have the same bytes: by
         ETags where both sides are of s3, by the MD5 of a local file where the other side is. ``True`` leaves out what
         has the same size and looks the same by its time too: a local file with the time of the object, anywhere else a
-        destination that was written after the source. ``False`` leaves out nothing.
+        destination that was written after the source. ``"size"`` leaves out what has the same size, ``False`` nothing.
     overwrite
         ``False`` replaces nothing: what is there already is ``AlreadyExists``, the same or not.
     stop_at_failure
@@ -109,6 +119,9 @@ async def copy(
         Take ``src`` as a name, never as a pattern.
     bytes_per_second
         What each side may read and write in a second, as by ``ThrottleLayer``.
+    write_options
+        Options of each write, such as ``{"cache_control": "no-cache"}``, for a store that keeps them: they replace
+        what the source says, and the bytes come through this process. What is left out as the same stays as it is.
     src_options
         Options of ``Operator.from_uri`` for the URL ``src``, a dictionary.
     dst_options
@@ -116,12 +129,15 @@ async def copy(
     """
     options = CopyOptions(
         concurrency=concurrency or CONCURRENCY,
+        include=include,
+        exclude=exclude,
         skip_same=skip_same,
         overwrite=overwrite,
         stop_at_failure=stop_at_failure,
         delete_extra=delete_extra,
         delete_max=delete_max,
         dry_run=dry_run,
+        write_options=write_options,
     )
     _check_options(options, literal)
     if concurrency is not None:
@@ -146,8 +162,8 @@ async def copy(
 def _check_options(options: CopyOptions, is_literal: object) -> None:
     flags = {name: getattr(options, name) for name in _FLAGS} | {"literal": is_literal}
     for name, flag in flags.items():
-        if not (isinstance(flag, bool) or (flag is None and name == "skip_same")):
-            values = "True, False or None" if name == "skip_same" else "True or False"
+        if not (isinstance(flag, bool) or (flag in (None, "size") and name == "skip_same")):
+            values = "True, False, 'size' or None" if name == "skip_same" else "True or False"
             raise InvalidType(f"{name} must be {values}, not {flag!r}", operation="copy")
     most: object = options.delete_max
     what = f"delete_max must be None, a number of objects, or a share from 0.0 to 1.0, not {most!r}"

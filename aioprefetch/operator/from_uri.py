@@ -114,6 +114,11 @@ CREDENTIALS = frozenset({"access_key_id", "secret_access_key", "session_token", 
 # Variables that are for the process and for no operator.
 _OF_PROCESS = frozenset({"log", "trace", "trace_since"})
 
+# What there is for schemes that are none of ours.
+_ELSEWHERE = {
+    "hf": "files of the Hugging Face hub are read by https://huggingface.co/OWNER/NAME/resolve/main/FILE",
+}
+
 BUILT_IN = tuple(services.BY_SCHEME)
 # Recipes of entry points, by scheme. A recipe that fails to load is tried again.
 _loaded: dict[str, type[UriRecipe]] = {}
@@ -178,6 +183,10 @@ def _unknown_scheme(uri: str, scheme: str) -> ConfigInvalid:
         meant = f"file://{uri}" if uri.startswith("/") else _meant_as_url(uri)
         if meant:
             message += f"; {printable(redact(meant))!r} may be meant"
+        elif uri and ":" not in uri:
+            message += f"; {f's3://{printable(redact(uri))}'!r} may be meant, or a local directory: pathlib.Path(...)"
+    elif scheme in _ELSEWHERE:
+        message = f"unknown scheme {scheme!r}: {_ELSEWHERE[scheme]}; {supported}"
     else:
         message = f"unknown scheme {printable(redact(scheme))!r}; {supported}"
     return ConfigInvalid(message, operation="configure")

@@ -26,6 +26,7 @@ from aioprefetch.ranges import OFFSET_MAX, ByteCount, Range, byte_count, checked
 from aioprefetch.reader.options import ReaderRows
 from aioprefetch.reader.policy import POLICIES, Policy, listed_policy
 from aioprefetch.reader.reader import RangeReader
+from aioprefetch.runtime.closing import refused
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.verbs.arguments import check_file
@@ -404,6 +405,9 @@ def _last_element(path: str) -> str:
 # --- builders ---------------------------------------------------------------------------------------------------------
 
 
+_BUILD = "write 'reader = await builder.build()' or 'async with builder.build() as reader'"
+
+
 class PendingReader(Awaitable[RangeReader]):
     """A reader that is being opened, a future in Hadoop's words: ``await`` returns the same reader each time.
 
@@ -559,6 +563,10 @@ class KeyedBuilder:
 
 class OpenFileBuilder(KeyedBuilder):
     """Opens one object by Hadoop's keys; made by ``operator.open_file(path)``."""
+
+    if not TYPE_CHECKING:
+        __await__, __aenter__ = refused("await", _BUILD), refused("async with", _BUILD)
+        __aexit__ = __aenter__
 
     @frameless
     def build(self) -> PendingReader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Never, Self, Unpack
 
 from aioprefetch.accessor.protocols import Accessor, Layer, Service
 from aioprefetch.accessor.request_events import publish_reply, served
@@ -232,7 +232,7 @@ class Operator(AsyncClosing):
     async def read(
         self,
         path: str,
-        *,
+        *positional: Never,
         offset: int = 0,
         size: int | None = None,
         suffix: int | None = None,
@@ -248,20 +248,20 @@ class Operator(AsyncClosing):
         version: an object that is overwritten meanwhile is ``ObjectChanged``. If the store sends neither a version id
         nor a strong ETag, the first request ends at its head, and another one is for all bytes.
         """
-        request = read_request(self._first_bytes, path, offset, size, suffix, options)
+        request = read_request(self._first_bytes, path, offset, size, suffix, options, positional)
         return b"" if request is None else (await self._collected(request)).to_bytes()
 
     async def view(
         self,
         path: str,
-        *,
+        *positional: Never,
         offset: int = 0,
         size: int | None = None,
         suffix: int | None = None,
         **options: Unpack[ReadOptions],
     ) -> memoryview:
         """Read like ``read``; returns a read-only view of the memory that received the response."""
-        request = read_request(self._first_bytes, path, offset, size, suffix, options)
+        request = read_request(self._first_bytes, path, offset, size, suffix, options, positional)
         return memoryview(b"") if request is None else (await self._collected(request)).to_view()
 
     async def _collected(self, request: ReadRequest) -> CollectSink | ParallelRead:

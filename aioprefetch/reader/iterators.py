@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 from aioprefetch.blocks.fetch import Wait, tier_of
 from aioprefetch.errors import RangeNotSatisfied
@@ -12,7 +13,7 @@ from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import MergedRange, Range, coalesce
 from aioprefetch.reader.object_reads import ObjectReads
 from aioprefetch.reader.window import Run
-from aioprefetch.runtime.closing import AsyncClosing
+from aioprefetch.runtime.closing import WITHOUT_AWAIT, AsyncClosing, refused
 from aioprefetch.runtime.statistics import Counters, Tier
 
 
@@ -55,6 +56,10 @@ class RangeIterator(AsyncClosing):
 
     def __aiter__(self) -> RangeIterator:
         return self
+
+    if not TYPE_CHECKING:
+        __iter__ = refused("for", f"write 'async for position, data in ...'; {WITHOUT_AWAIT}")
+        __await__ = refused("await", "write 'async for position, data in ...'; read_ranges returns all of them")
 
     async def __anext__(self) -> tuple[int, bytes]:
         if self._plan is not None:  # A call on another loop must not even wait in the queue.
@@ -218,6 +223,10 @@ class ChunkIterator(AsyncClosing):
 
     def __aiter__(self) -> ChunkIterator:
         return self
+
+    if not TYPE_CHECKING:
+        __iter__ = refused("for", f"write 'async for chunk in ...'; {WITHOUT_AWAIT}")
+        __await__ = refused("await", "write 'async for chunk in ...'; reader.read() returns all bytes")
 
     async def __anext__(self) -> bytes:
         if self._closed:

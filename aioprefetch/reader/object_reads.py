@@ -18,6 +18,7 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.blocks.block import NO_MARK, Segment
 from aioprefetch.blocks.fetch import Fetch, Wait, tier_of
 from aioprefetch.blocks.file import BlockFile, Survey
+from aioprefetch.credentials import hide_frames
 from aioprefetch.errors import RangeNotSatisfied
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, overlaps
 from aioprefetch.reader.direct_reads import LongRead, PastFetch, Write, stream_of
@@ -175,8 +176,8 @@ class ObjectReads:
                     if end - start > self._block_bytes:
                         collected = stream_of(end - start)
                     tier = await self.copy(start, end, collected.write, at_cursor=at_cursor, miss=miss)
-        except Exception:
-            self.count_failure()
+        except Exception as error:
+            self.count_failure(error)
             raise
         if start + collected.tell() < end:  # The object is shorter than its declared size.
             collected.truncate()
@@ -198,8 +199,8 @@ class ObjectReads:
             elif self.runtime.turn.left_bytes <= 0:
                 await self.runtime.turn.end()
             end = opened.end_of(start, length)
-        except Exception:
-            self.count_failure()
+        except Exception as error:
+            self.count_failure(error)
             raise
         file = opened.file
         if end - start > self._block_bytes or file is None:
@@ -217,8 +218,8 @@ class ObjectReads:
                 self.count_read(start, end - start, size, Tier.NETWORK if is_first else tier_of(waits), began)
                 segment = file.at(start) if len(pieces) == 1 else None
                 return memoryview(b"".join(pieces)) if segment is None else file.view(segment, start, end)
-        except Exception:
-            self.count_failure()
+        except Exception as error:
+            self.count_failure(error)
             raise
         finally:
             opened.release(waits)
@@ -251,8 +252,8 @@ class ObjectReads:
                     self.ahead.went_past_blocks(end)
                 else:
                     tier = await self.copy(start, end, write, at_cursor=True, miss=miss)
-        except Exception:
-            self.count_failure()
+        except Exception as error:
+            self.count_failure(error)
             raise
         self.count_read(start, filled, len(target), Tier.NETWORK if is_first else tier, began)
         return filled
@@ -303,9 +304,10 @@ class ObjectReads:
         if self._on_progress is not None:
             self._report_progress(count)
 
-    def count_failure(self) -> None:
+    def count_failure(self, error: Exception) -> None:
         """Count a read that failed."""
         self._counters["stream_read_exceptions"] += 1
+        hide_frames(error)
 
     def _report_progress(self, count: int) -> None:
         try:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import writable_bytes
@@ -21,7 +21,7 @@ from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import PLAIN, PolicyNames, coalescing, find_policy, policy_number
 from aioprefetch.reader.window import Run
-from aioprefetch.runtime.closing import AsyncClosing
+from aioprefetch.runtime.closing import WITHOUT_AWAIT, AsyncClosing, refused
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import READER_COUNTS, Account, Counters, StatisticsSnapshot
@@ -46,6 +46,11 @@ class RangeReader(AsyncClosing):
     All methods belong to the event loop of the first use (``WrongLoop``). ``read_at`` and the other positional methods
     may run in any number of tasks; ``read`` and ``readinto`` share the cursor and take turns.
     """
+
+    if not TYPE_CHECKING:
+        __await__ = refused("await", "opening does no I/O: write 'async with op.reader(...) as reader'")
+        __iter__ = refused("for", f"write 'async for chunk in reader.stream()'; {WITHOUT_AWAIT}")
+        __aiter__ = refused("async for", "write 'async for chunk in reader.stream()'")
 
     def __init__(self, path: str, options: ReaderOptions, connect: Connect, *, url: Callable[[], str]) -> None:
         self.path = path
@@ -522,8 +527,8 @@ class RangeReader(AsyncClosing):
         reads = self._live("read")
         try:
             await reads.opened.open(offset, 0)
-        except Exception:
-            reads.count_failure()
+        except Exception as error:
+            reads.count_failure(error)
             raise
 
 

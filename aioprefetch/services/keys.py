@@ -20,7 +20,10 @@ def is_directory_bucket(bucket: str) -> bool:
 def no_object(path: str, operation: str, advice: str = LIST_ADVICE) -> IsADirectory:
     """The error for a path that is empty or a directory's, where an object is needed."""
     what = f"the path names a directory, an object is needed; {advice}"
-    return IsADirectory(what if path else "the path is empty", operation=operation, path=path)
+    root = (
+        "the path is empty: a URI is the root of the paths, so Operator.from_uri('s3://bucket/dir') reads 'a.bin' of it"
+    )
+    return IsADirectory(what if path else root, operation=operation, path=path)
 
 
 def checked_key(path: str, *, operation: str, bytes_max: int = KEY_BYTES_MAX, dots_allowed: bool = False) -> str:

@@ -8,6 +8,8 @@ the query, and ``read()`` in tasks. Nothing but plain settings goes between them
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from weakref import WeakKeyDictionary
@@ -120,11 +122,22 @@ def register(spark: SparkSession) -> None:
     the pickled data source: no option of a DataFrame, no plan and no log shows them. Times without a zone are read in
     ``spark.sql.session.timeZone`` of the query, as by Spark's own readers, where no option ``timeZone`` says otherwise;
     where the query's session has not set it, as it is now. Call it again when any of these change.
+
+    Where ``PYSPARK_PYTHON`` is not set, the workers of a ``local`` session are of this interpreter from now on.
     """
+    _use_this_python(spark)
     settings = from_session(spark)
     if _registered.get(spark) != settings:
         spark.dataSource.register(_data_source(settings))
         _registered[spark] = settings
+
+
+def _use_this_python(spark: SparkSession) -> None:
+    """Spark would start the ``python3`` of ``PATH``, which lacks the packages of a virtual environment."""
+    if "PYSPARK_PYTHON" in os.environ or getattr(spark, "_jsparkSession", None) is None:
+        return
+    if str(spark.sparkContext.master).startswith("local"):
+        os.environ["PYSPARK_PYTHON"] = spark.sparkContext.pythonExec = sys.executable
 
 
 def read(

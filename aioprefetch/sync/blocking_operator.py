@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import IO, TYPE_CHECKING, Any, Literal, Self, TextIO, TypeVar, Unpack, overload
+from typing import IO, TYPE_CHECKING, Any, Literal, Never, Self, TextIO, TypeVar, Unpack, overload
 
 from aioprefetch.errors import Closed, InvalidArgument, ObjectChanged
 from aioprefetch.operator.open_file import KeyedBuilder
@@ -127,26 +127,30 @@ class BlockingOperator(Closing):
     def read(
         self,
         path: str,
-        *,
+        *positional: Never,
         offset: int = 0,
         size: int | None = None,
         suffix: int | None = None,
         **options: Unpack[ReadOptions],
     ) -> bytes:
         """The bytes of an object; options as in ``Operator.read``."""
-        return self._run("read", path, lambda op: op.read(path, offset=offset, size=size, suffix=suffix, **options))
+        return self._run(
+            "read", path, lambda op: op.read(path, *positional, offset=offset, size=size, suffix=suffix, **options)
+        )
 
     def view(
         self,
         path: str,
-        *,
+        *positional: Never,
         offset: int = 0,
         size: int | None = None,
         suffix: int | None = None,
         **options: Unpack[ReadOptions],
     ) -> memoryview:
         """Read like ``read``; returns a read-only ``memoryview`` without a copy."""
-        return self._run("view", path, lambda op: op.view(path, offset=offset, size=size, suffix=suffix, **options))
+        return self._run(
+            "view", path, lambda op: op.view(path, *positional, offset=offset, size=size, suffix=suffix, **options)
+        )
 
     def read_into(self, path: str, offset: int, buffer: WriteableBuffer, **options: Unpack[ReadOptions]) -> int:
         """Fill a writable buffer from ``offset``; returns the number of bytes."""

@@ -13,7 +13,11 @@ from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.verbs.progress import CopyCallback, CopyReport
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aioprefetch.operator.options import UriOptions
+    from aioprefetch.transfer.many import SkipSame
+    from aioprefetch.verbs.requests import ObjectOptions
 
 SyncPlace: TypeAlias = Place | tuple[BlockingOperator, str]
 
@@ -26,7 +30,9 @@ def copy(
     glob: str | None = None,
     concurrency: int | None = None,
     on_progress: CopyCallback | None = None,
-    skip_same: bool | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    skip_same: SkipSame = None,
     overwrite: bool = True,
     stop_at_failure: bool = False,
     delete_extra: bool = False,
@@ -34,6 +40,7 @@ def copy(
     dry_run: bool = False,
     literal: bool = False,
     bytes_per_second: ByteCount | None = None,
+    write_options: ObjectOptions | None = None,
     src_options: UriOptions | None = None,
     dst_options: UriOptions | None = None,
 ) -> CopyReport:
@@ -56,6 +63,8 @@ def copy(
                 glob=glob,
                 concurrency=concurrency,
                 on_progress=on_progress,
+                include=include,
+                exclude=exclude,
                 skip_same=skip_same,
                 overwrite=overwrite,
                 stop_at_failure=stop_at_failure,
@@ -64,6 +73,7 @@ def copy(
                 dry_run=dry_run,
                 literal=literal,
                 bytes_per_second=bytes_per_second,
+                write_options=write_options,
                 src_options=src_options,
                 dst_options=dst_options,
             )

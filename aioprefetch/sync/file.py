@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeVar
 
 from aioprefetch.accessor.counted_requests import latest_change
 from aioprefetch.accessor.path_hints import hint_at_directory
+from aioprefetch.credentials import hide_frames
 from aioprefetch.errors import (
     Closed,
+    Error,
     InvalidArgument,
     InvalidRange,
     InvalidType,
@@ -33,6 +35,7 @@ from aioprefetch.errors import (
 from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import ByteCount, checked_int, checked_range
 from aioprefetch.reader.options import ProgressCallback
+from aioprefetch.runtime.closing import refused
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.family import KEPT_SECONDS
 from aioprefetch.runtime.runtime import fork_generation
@@ -110,6 +113,7 @@ CLOSE_SECONDS_MAX = 5.0
 FACTS_SECONDS = 5.0
 # The end of a footer lies at most this far before the end of its object: formats put its length and a mark behind it.
 TRAILER_BYTES_MAX = 64
+_ASYNC_READER = "write 'with'; with await there is 'async with op.reader(...) as reader'"
 
 
 class SyncFile(io.RawIOBase):
@@ -121,6 +125,10 @@ class SyncFile(io.RawIOBase):
 
     Close it, or use ``with``: a file that is collected unclosed releases its memory with a ``ResourceWarning``.
     """
+
+    if not TYPE_CHECKING:
+        __aenter__ = __aexit__ = refused("async with", _ASYNC_READER)
+        __await__ = refused("await", _ASYNC_READER)
 
     mode = "rb"
     # Whether a file that is collected unclosed warns; the files of libraries that drop theirs do not.
@@ -475,9 +483,10 @@ class SyncFile(io.RawIOBase):
         """Run a call on the loop thread; the error of a missing object says so where a directory has its name."""
         try:
             return self._thread.run(call)
-        except NotFound as error:
-            if "hint" not in error.context:
+        except Error as error:
+            if isinstance(error, NotFound) and "hint" not in error.context:
                 error.add_context(**self._thread.run(self._explained()))
+            hide_frames(error)
             raise
 
     async def _explained(self) -> dict[str, Any]:

@@ -8,11 +8,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from aioprefetch.errors import Closed, InvalidArgument, InvalidType, TimedOut, WrongLoop, copy_of
 from aioprefetch.ranges import ByteCount, at_least, bytes_at_least
-from aioprefetch.runtime.closing import Closing
+from aioprefetch.runtime.closing import Closing, refused
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.sync.loop_thread import WAIT_SLICE_SECONDS, LoopThread, leak_in_child, loop_thread, refuse_in_loop
@@ -199,6 +199,9 @@ class BlockingIterator(Closing, Iterator[T], Generic[T]):
     dropped.
     """
 
+    if not TYPE_CHECKING:
+        __aiter__ = refused("async for", "write 'for'; with await there is what it was made of")
+
     def __init__(self, pump: Pump[T], timeout_seconds: float | None) -> None:
         self._pump = pump
         self._timeout_seconds = timeout_seconds
@@ -320,6 +323,9 @@ BATCH_SECONDS_MAX = 0.2
 
 class BlockingListing(Closing):
     """The entries of a listing, one after the other. Leave it early with ``close`` or ``with``."""
+
+    if not TYPE_CHECKING:
+        __aiter__ = refused("async for", "write 'for'; with await there is aioprefetch.Operator.list")
 
     def __init__(self, listing: Lister) -> None:
         self._listing = listing

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
+from aioprefetch.credentials import hide_frames
 from aioprefetch.errors import Closed, Error, InvalidArgument, InvalidType, TimedOut, WrongLoop, copy_of
 from aioprefetch.runtime.collector import collect_elsewhere
 from aioprefetch.runtime.events import logger
@@ -153,8 +154,9 @@ class LoopThread:
                 self._start(call, coroutine)
                 in_time = self._wait(call, timeout_seconds)
                 return call.result() if in_time else self._give_up(call, timeout_seconds)
-            except BaseException:  # KeyboardInterrupt, or an exception of a signal handler, at any point
+            except BaseException as error:  # KeyboardInterrupt, or an exception of a signal handler, at any point
                 self._cancel(call)
+                hide_frames(error)
                 raise
         finally:
             if self.is_alive:  # in a fork the coroutine is its parent's, and its destructor must not run

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsIndex
 
 from aioprefetch.errors import Closed, InvalidType, Unsupported, redact
 from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.closing import refused
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.sync.file import kept_operators
 from aioprefetch.sync.loop_thread import leak_in_child, loop_thread
@@ -27,10 +28,15 @@ if TYPE_CHECKING:
 # What is written is gathered to pieces of this size on the caller's thread before it crosses to the loop thread.
 PIECE_BYTES = 1 << 20
 CLOSE_SECONDS_MAX = 5.0
+_ASYNC_WRITER = "write 'with'; with await there is 'async with op.writer(...) as writer'"
 
 
 class Discarding:
     """A file of which a block that fails writes no object."""
+
+    if not TYPE_CHECKING:
+        __aenter__ = __aexit__ = refused("async with", _ASYNC_WRITER)
+        __await__ = refused("await", _ASYNC_WRITER)
 
     def __exit__(
         self: Any, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -64,6 +64,8 @@ class ExtraObjects:
         if entry.is_directory:
             return False
         below = entry.path[len(self._target.path) :]
+        if not self._selection.picks(below):
+            return False
         return self._pattern is None or self._pattern.fullmatch(self._selection.base + below) is not None
 
     async def delete(self, meter: Meter, *, is_known: bool, is_dry: bool) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
+from typing import Literal, TypeAlias
 
 from aioprefetch.errors import (
     AlreadyExists,
@@ -33,7 +35,7 @@ from aioprefetch.runtime.task_group import PlainTaskGroup
 from aioprefetch.runtime.threads import in_thread
 from aioprefetch.transfer.extra_objects import ExtraObjects
 from aioprefetch.transfer.object_copy import Comparison, Copier, ObjectCopier
-from aioprefetch.transfer.sides import Places, Selection, Side, Store, check_places, is_there, place_of, select
+from aioprefetch.transfer.sides import Places, Selection, Side, Store, check_places, is_there, picker, place_of, select
 from aioprefetch.values import Entry, Metadata, ReadRequest
 from aioprefetch.verbs.download import download
 from aioprefetch.verbs.listing import Lister, list_literally
@@ -46,6 +48,7 @@ from aioprefetch.verbs.writer import upload_file
 
 # Small objects are waited for, and large ones share the requests anyway.
 CONCURRENCY = 32
+SkipSame: TypeAlias = bool | Literal["size"] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +56,15 @@ class CopyOptions:
     """The options of ``aioprefetch.copy`` that say how objects are copied."""
 
     concurrency: int = CONCURRENCY
-    skip_same: bool | None = None
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    skip_same: SkipSame = None
     overwrite: bool = True
     stop_at_failure: bool = False
     delete_extra: bool = False
     delete_max: float | None = None
     dry_run: bool = False
+    write_options: Mapping[str, object] | None = None
 
 
 async def copy_side(
@@ -75,8 +81,10 @@ async def copy_side(
         scheme = target.operator.info.scheme
         raise Unsupported(f"the {scheme} service does not support write", operation="copy", path=target.label)
     try:
-        selection = await select(source, glob)
+        selection = replace(await select(source, glob), picks=picker(options.include, options.exclude))
         placed = place_of(selection, target)
+        written = options.write_options or {}
+        copier = copier or ObjectCopier(source, placed, overwrite=options.overwrite, written=written)
         extra = ExtraObjects(selection, placed, delete_max=options.delete_max) if options.delete_extra else None
         if extra is not None:
             extra.check()
@@ -84,7 +92,6 @@ async def copy_side(
     except Error as error:
         error.operation = "copy"
         raise
-    copier = copier or ObjectCopier(source, placed, overwrite=options.overwrite)
     meter = Meter(on_progress, keeps_steps=options.dry_run)
     return await CopyRun(selection, placed, options, meter, copier, places, extra).run()
 
@@ -193,7 +200,8 @@ class CopyRun:
         self._copier = copier
         self._places = places
         runtime = selection.side.operator.runtime()
-        self._comparison = Comparison(selection.side, target, runtime, by_time=bool(options.skip_same))
+        by_size = options.skip_same == "size"
+        self._comparison = Comparison(selection.side, target, runtime, by_time=bool(options.skip_same), by_size=by_size)
         self._budget = runtime.budget
         self._running: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()

@@ -22,9 +22,10 @@ import os
 import re
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from types import MappingProxyType
 from typing import Any, BinaryIO, Protocol
 
 from aioprefetch.accessor.protocols import copies_from
@@ -44,6 +45,7 @@ from aioprefetch.values import Entry, Metadata, ReadHead, ReadRequest, WriteRequ
 from aioprefetch.verbs.arguments import checked_path
 from aioprefetch.verbs.download import first_response_bytes, metadata_of, nanoseconds_of, receive
 from aioprefetch.verbs.ranged_read import first_bytes_of
+from aioprefetch.verbs.requests import write_request
 from aioprefetch.verbs.resumable_file import open_resumable
 from aioprefetch.verbs.writer import abort_after, copy_by_server, description_of, open_body
 
@@ -54,7 +56,8 @@ _READ_BYTES = 1 << 20
 class Comparison:
     """Compares the objects of two sides. ``has_proofs`` tells whether the bytes of any can be proven to be the same."""
 
-    def __init__(self, source: Side, target: Side, runtime: Runtime, *, by_time: bool) -> None:
+    def __init__(self, source: Side, target: Side, runtime: Runtime, *, by_time: bool, by_size: bool = False) -> None:
+        self._by_size = by_size
         self._source = source
         self._target = target
         self._runtime = runtime
@@ -72,6 +75,8 @@ class Comparison:
         )
         if found.size is None or found.size != there.size:
             return False
+        if self._by_size:
+            return True
         if self._have_digests:
             known = _by_digests(first, second)
             if known is not None:
@@ -197,21 +202,35 @@ class ObjectCopier:
     """Copies objects of one side to the other, each alone.
 
     ``by_server``: the store copies them by itself, and none of their bytes comes here. With ``pins`` it copies the
-    version that was listed, or none, where it takes such a condition.
+    version that was listed, or none, where it takes such a condition. ``written`` are options of each write; with any
+    the bytes come here, since stores keep the description of what they copy.
     """
 
-    def __init__(self, source: Side, target: Side, *, overwrite: bool, pins: bool = False) -> None:
+    def __init__(
+        self,
+        source: Side,
+        target: Side,
+        *,
+        overwrite: bool,
+        pins: bool = False,
+        written: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
         self._source = source.operator
         self._target = target.operator
         self._source_root = source.root
         self._overwrite = overwrite
         self._pins = pins
         capability = self._target.capability
-        self.by_server = self._copies_by_server() and (overwrite or capability.copy_part_bytes > 0)
+        checked = write_request("copy", "k", written)
+        self._written = {name: getattr(checked, name) for name in written}
+        self.by_server = not written and self._copies_by_server() and (overwrite or capability.copy_part_bytes > 0)
         self._store = None if self._is_one_store() else self._source.info
         service = self._target.service
         self._files: FsOptions | None = None
         if isinstance(service, FsOptions) and _is_plain(self._target) and not self.by_server:
+            if written:
+                why = f"files keep no {min(written)}"
+                raise Unsupported(why, operation="copy", path=target.path, context={"service": target.label})
             self._files = service
             self._root = ConfinedRoot(service.directory, follow_symlinks=service.follow_symlinks)
         self._names_files = isinstance(service, FsOptions)
@@ -364,7 +383,9 @@ class ObjectCopier:
                 operation="copy",
                 path=found.path,
             )
-        described = self._described(found) if isinstance(found, Metadata) else {"content_type": head.content_type}
+        described = {"content_type": head.content_type, **self._written}
+        if isinstance(found, Metadata):
+            described = self._described(found)
         written = WriteRequest(path=path, if_not_exists=not self._overwrite, **described)
         metadata = await self._target.accessor().write(written, sink.to_view())
         on_bytes(head.size)
@@ -444,8 +465,8 @@ class ObjectCopier:
             del reading  # The traceback of its error holds this frame.
 
     def _described(self, metadata: Metadata) -> dict[str, Any]:
-        """The description of an object, as far as the target keeps one."""
-        return description_of(metadata, self._target.capability)
+        """The description of an object, as far as the target keeps one, and the options of the write."""
+        return description_of(metadata, self._target.capability) | self._written
 
 
 class _ShortSink(CollectSink):

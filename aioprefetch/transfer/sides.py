@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -97,7 +97,7 @@ class Side:
 class Selection:
     """The objects to copy: one, or all that are listed below ``base``, as far as ``glob`` matches the whole path.
 
-    ``is_recursive`` tells whether it reaches into the directories of ``base``.
+    ``is_recursive`` tells whether it reaches into the directories of ``base``, ``picks`` which names below it count.
     """
 
     side: Side
@@ -105,6 +105,7 @@ class Selection:
     single: Metadata | None = None
     glob: str | None = None
     is_recursive: bool = True
+    picks: Callable[[str], bool] = lambda below: True
 
     async def entries(self, on_passed_over: OnPassedOver = lambda path, why: None) -> AsyncIterator[Entry | Metadata]:
         """The objects, in the order of the store. ``NotFound`` at the end if there is none.
@@ -124,7 +125,7 @@ class Selection:
         lister = self.listing()
         lister.on_passed_over = pass_over
         async for entry in lister:
-            if not entry.is_directory:
+            if not entry.is_directory and self.picks(entry.path[len(self.base) :]):
                 found += 1
                 yield entry
         if found:
@@ -146,6 +147,22 @@ class Selection:
         if self.glob is None:
             return list_literally(self.side.operator, self.base, recursive=True)
         return self.side.operator.list(literal_prefix(self.glob), recursive=self.is_recursive, glob=self.glob)
+
+
+def picker(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a name below a directory is one of those that are included, all if there is none, and is not excluded.
+
+    A pattern without ``/`` is one for the last part of the name; one that ends with ``/`` is for all that is below.
+    """
+
+    def matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
+        found = [
+            compile_glob(f"{one}**" if one.endswith("/") else one if "/" in one else f"**/{one}") for one in patterns
+        ]
+        return lambda below: any(one.fullmatch(below) for one in found)
+
+    includes, excludes = matcher(include) if include else lambda below: True, matcher(exclude)
+    return lambda below: includes(below) and not excludes(below)
 
 
 async def select(side: Side, glob: str | None) -> Selection:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aioprefetch.accessor.list_pages import Paging
 from aioprefetch.accessor.path_hints import path_hint
@@ -27,7 +27,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.plan.patterns import has_wildcard
 from aioprefetch.ranges import at_least
-from aioprefetch.runtime.closing import AsyncClosing
+from aioprefetch.runtime.closing import WITHOUT_AWAIT, AsyncClosing, refused
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.services.keys import no_object
@@ -154,6 +154,10 @@ class Lister(AsyncClosing):
 
     def __aiter__(self) -> Lister:
         return self
+
+    if not TYPE_CHECKING:
+        _WAYS = f"write 'async for entry in op.list(...)' or 'await op.list(...).collect()'; {WITHOUT_AWAIT}"
+        __iter__, __await__ = refused("for", _WAYS), refused("await", _WAYS)
 
     async def __anext__(self) -> Entry:
         while True:

@@ -25,6 +25,7 @@ from aioprefetch.accessor.parallel_parts import ParallelParts
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.response_check import VersionPin, check_due, is_strong
 from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink, is_same_version
+from aioprefetch.credentials import hide_frames
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied
 from aioprefetch.ranges import ByteCount, MergedRange, Range, checked_ranges, coalesce, resolve_range
 from aioprefetch.runtime.buffers import ResultStream
@@ -92,6 +93,7 @@ class ParallelRead(CollectSink):
             # Whether the rest has failed, and no other caller has cancelled this task.
             is_of_rest = self._failed and task.uncancel() <= self._cancelling
             if not (is_of_rest and isinstance(error, asyncio.CancelledError)):
+                hide_frames(error)
                 raise
         finally:
             # They refer to this read, whose memory would outlive its result.

@@ -4,11 +4,12 @@
 
 import asyncio
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
-from aioprefetch.errors import ConfigInvalid, InvalidArgument
+from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType
+from aioprefetch.options import OBJECT, Option
 from aioprefetch.ranges import OFFSET_MAX, checked_range
 from aioprefetch.values import (
     HEADERS,
@@ -48,6 +49,21 @@ class ReadOptions(StatOptions, total=False):
     """The time for the whole call, all attempts included."""
 
 
+# The arguments of verbs, with the words of other libraries for them.
+_RANGE_WORDS: Mapping[str, Option] = {
+    row.name: row
+    for row in (
+        Option("offset", OBJECT, also="boto3:Range other:start,begin,range,range_start", hint="and size, in bytes"),
+        Option(
+            "size", OBJECT, also="other:end,length,nbytes,count,n,stop,range_end", hint="a number of bytes, not an end"
+        ),
+        Option("suffix", OBJECT, also="other:last,tail"),
+    )
+}
+_PRESIGN_WORDS: Mapping[str, Option] = {
+    "expires_seconds": Option("expires_seconds", OBJECT, also="boto3:ExpiresIn other:expires_in,expires,expiration"),
+    "method": Option("method", OBJECT, also="boto3:ClientMethod,HttpMethod other:http_method"),
+}
 STAT_OPTIONS = frozenset(StatOptions.__annotations__)
 READ_OPTIONS = frozenset(ReadOptions.__annotations__)
 
@@ -65,12 +81,17 @@ def read_request(
     size: int | None,
     suffix: int | None = None,
     options: Mapping[str, Any] | None = None,
+    positional: Sequence[object] = (),
 ) -> ReadRequest | None:
     """The request of a read, ``None`` for an empty range. Valid values take a short way, since all reads pay.
 
     A read of more than ``first_bytes``, or of unknown length, is for that many first. ``TypeError`` for an option that
-    there is not.
+    there is not, and for anything ``positional`` beside the path: of two numbers the second is a size to some
+    libraries, and an end to others.
     """
+    if positional:
+        named = "the range of a read is given by name, offset= and size= (not an end), or suffix="
+        raise InvalidType(f"{named}: not {', '.join(map(repr, positional))}", operation="read", path=str(path))
     check_file(path, "read", is_read=True)
     is_whole = size is None and suffix is None and type(offset) is int and offset == 0
     if not is_whole and (
@@ -97,7 +118,7 @@ def read_request(
 
 def _chosen(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a read's request for its options, checked."""
-    _check_names(options, READ_OPTIONS, of="a read")
+    _check_names(options, READ_OPTIONS | _RANGE_WORDS.keys(), of="a read", words=_RANGE_WORDS)
     arguments = Arguments("read", path)
     timeout_seconds = options.get("timeout_seconds")
     deadline = None
@@ -156,6 +177,9 @@ class PresignOptions(TypedDict, total=False):
     """How long caches may keep the response."""
 
 
+PRESIGN_OPTIONS = frozenset(PresignOptions.__annotations__)
+
+
 def presign_request(
     path: str,
     *,
@@ -165,8 +189,10 @@ def presign_request(
     content_type: str | None = None,
     content_disposition: str | None = None,
     cache_control: str | None = None,
+    **others: object,
 ) -> PresignRequest:
-    """The request of a presigned URL."""
+    """The request of a presigned URL. ``TypeError`` for ``others``."""
+    _check_names(others, PRESIGN_OPTIONS, of="a presigned URL", words=_PRESIGN_WORDS)
     check_file(path, "presign", is_read=method != "PUT")
     arguments = Arguments("presign", path)
     request = PresignRequest(
@@ -284,10 +310,16 @@ def copy_options(operation: str, path: str, options: Mapping[str, Any]) -> dict[
     }
 
 
-def _check_names(options: Mapping[str, Any], names: Collection[str], *, of: str) -> None:
-    """Raise ``TypeError``, as Python does, for the name of an option that there is not."""
+def _check_names(
+    options: Mapping[str, Any], names: Collection[str], *, of: str, words: Mapping[str, Option] | None = None
+) -> None:
+    """Raise ``TypeError``, as Python does, for the name of an option that there is not.
+
+    ``words`` are the rows of some of them, for the words of other libraries.
+    """
     if unknown := options.keys() - names:
         from aioprefetch.options.words import advice_for
 
         name, listed = min(unknown), ", ".join(sorted(names))
-        raise TypeError(f"unknown option {name!r} for {of}{advice_for(name, names)}; there are {listed}")
+        advice = advice_for(name, names, [(of, words)] if words else ())
+        raise TypeError(f"unknown option {name!r} for {of}{advice}; there are {listed}")

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aioprefetch.accessor.http_headers import described_by
 from aioprefetch.accessor.path_hints import hint_at_directory
@@ -38,6 +38,7 @@ from aioprefetch.local_files.errors import from_os_error
 from aioprefetch.local_files.files import etag_of
 from aioprefetch.local_files.identity import refuse_same_file
 from aioprefetch.reader.options import ProgressCallback
+from aioprefetch.runtime.closing import WITHOUT_AWAIT, refused
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime, fork_generation
 from aioprefetch.runtime.threads import in_thread
@@ -282,6 +283,10 @@ class ObjectWriter:
         self._size = 0
         self._state: str = "open"
         self._metadata: Metadata | None = None
+
+    if not TYPE_CHECKING:
+        __await__ = refused("await", "write 'async with op.writer(...) as writer', and 'await op.write(...)' for bytes")
+        __enter__ = __exit__ = refused("with", f"write 'async with'; {WITHOUT_AWAIT}")
 
     def __repr__(self) -> str:
         return f"<ObjectWriter {redact(self._request.path)!r} {self._state} size={self._size}>"

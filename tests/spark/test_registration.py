@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -125,3 +126,16 @@ def test_registering_again_counts_only_when_settings_changed(
     assert second.session is not None
     assert second.session.options("any")["endpointurl"] == "https://elsewhere.example"
     assert first.session.slots == 2
+
+
+def test_workers_of_a_local_session_are_of_this_python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless another is chosen: the ``python3`` of ``PATH`` has other packages than a virtual environment."""
+    context: Any = spark.sparkContext
+    for chosen, used in (("/chosen/python", "python3"), (None, sys.executable)):
+        monkeypatch.setattr(context, "pythonExec", "python3")
+        if chosen is None:
+            monkeypatch.delenv("PYSPARK_PYTHON")
+        else:
+            monkeypatch.setenv("PYSPARK_PYTHON", chosen)
+        register(spark)
+        assert (context.pythonExec, os.environ["PYSPARK_PYTHON"]) == (used, chosen or sys.executable)

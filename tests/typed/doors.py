@@ -51,6 +51,12 @@ async def reads() -> None:
     operator.reader("k", prefetch_growth="stalls")  # error
     await operator.read("k", offset=5, timeout_seconds=1.0)
     await operator.read("k", ofset=5)  # error
+    await operator.read("k", 0, 5)  # error
+    for _ in operator.list(""):  # error
+        pass
+    with operator:  # error
+        pass
+    await operator.reader("k")  # error
     await operator.read_ranges("k", [(0, 5)], gap_bytes="64 KiB")
     await operator.read_ranges("k", [(0, 5)], gap="64 KiB")  # error
     await operator.write("k", b"", content_type="text/plain", if_not_exists=True)

@@ -133,9 +133,12 @@ def test_the_innermost_context_wins() -> None:
 
 
 def test_message_is_for_people() -> None:
-    error = NotFound("there is no such object", operation="stat", path="a b", context={"service": "memory://x"})
-    assert str(error) == "NotFound (permanent) at stat 'a b': there is no such object [service: memory://x]"
-    assert repr(error) == f"<{error}>"
+    """The advice follows the sentence; the class is named by what shows it: a traceback, or the repr."""
+    context: dict[str, object] = {"service": "memory://x", "hint": "it is 'b a'", "attempts": 1}
+    error = NotFound("there is no such object", operation="stat", path="a b", context=context)
+    said = "stat 'a b': there is no such object; hint: it is 'b a' [permanent, service: memory://x, attempts: 1]"
+    assert (str(error), repr(error)) == (said, f"<NotFound: {said}>")
+    assert str(NotFound("gone", status="persistent")) == "gone [persistent]"
 
 
 SECRET = "SECRETVALUE"

@@ -195,7 +195,7 @@ def quarantine_line(url: str, item: FetchItem, reason: Reason, error: BaseExcept
         "etag": file.etag,
         "version": file.version,
         "reason": reason,
-        "error": str(error),
+        "error": f"{type(error).__name__}: {error}",
     }
     return json.dumps(facts, ensure_ascii=False)
 

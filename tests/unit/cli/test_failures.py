@@ -125,7 +125,7 @@ def test_no_output_holds_a_secret_of_a_signed_url(web_server: FaultServer, tmp_p
             *(["plan", "--type", "parquet", *form] for form in ([], ["--json"])),
             *(["plan", "--range", "0:4", *form] for form in ([], ["--json"])),
             *(["demo", *form] for form in ([], ["--json"])),
-            *(["rm", *form] for form in ([], ["-n"], ["--json"])),
+            *(["rm", *form] for form in ([], ["--dry-run"], ["--json"])),
         ):
             for debug in ([], ["--debug"]):
                 result = CliRunner().invoke(app, [*debug, *arguments, "-o", "attempts_max=1", signed])
@@ -169,7 +169,7 @@ def test_every_command_has_help_with_examples() -> None:
         shown = run(name, "--help").output
         assert f"Examples:\n    aioprefetch {name}" in shown
         assert f"  {name} " in whole
-        if name not in ("cat", "trace"):  # Bytes, and the output of a program.
+        if name not in ("cat", "trace", "mv", "presign"):  # Bytes, the output of a program, nothing, and a URL.
             assert "--json" in shown, name
 
 

@@ -81,7 +81,6 @@ def test_cp_says_what_it_refuses(folder: Path, bucket: Bucket, tmp_path: Path) -
         ((f"{folder}/big", f"{folder}/big"), 1, "IsSameFile"),
         ((f"{folder}/big", f"{folder}/inner/c", tmp_path / "x"), 2, "several sources go into a directory"),
         ((bucket.url("none"), tmp_path / "x"), 1, "NotFound"),
-        (("-n", f"{folder}/big", f"{folder}/a b.txt"), 1, "and -n replaces nothing (AlreadyExists)"),
         ((f"{folder}/big", f"{folder}/a b.txt/x"), 1, "'big' to 'x': a file stands where the path needs"),
         (("-r", f"{folder}/inner/", f"{folder}/a b.txt"), 1, "c to a b.txt/c: a file stands where the path needs"),
         (("--src-o", "x", f"{folder}/big", "y"), 2, "NAME=VALUE"),
@@ -188,9 +187,7 @@ def test_a_limit_that_is_none_is_refused(folder: Path, bucket: Bucket, most: str
 
 
 @checks("reliability:W30")
-def test_what_is_passed_over_is_said_and_stays_at_the_destination(
-    folder: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_passed_over_is_said_and_stays_at_the_destination(folder: Path, bucket: Bucket) -> None:
     (folder / "link").symlink_to("nowhere")
     os.mkfifo(folder / "pipe")
     bucket.put(**{"x/link/a": b"1", "x/pipe": b"2", "x/old": b"3"})
@@ -201,10 +198,7 @@ def test_what_is_passed_over_is_said_and_stays_at_the_destination(
     ]
     assert (report["passed_over_count"], report["deleted"]) == (2, 1)
     assert {"x/link/a", "x/pipe"} <= set(bucket.paths())
-    shown: list[str] = []
-    monkeypatch.setattr("aioprefetch.cli.transfer.remark", shown.append)
-    run("cp", "-r", folder, bucket.url("x/"))
-    assert shown[0].endswith("2 passed over, such as link: a symbolic link")
+    assert "2 passed over, such as link: a symbolic link; hint: " in run("cp", "-r", folder, bucket.url("x/")).stderr
 
 
 def test_a_dry_run_prints_what_would_be_done(folder: Path, bucket: Bucket, tmp_path: Path) -> None:
@@ -226,7 +220,7 @@ def test_a_dry_run_prints_what_would_be_done(folder: Path, bucket: Bucket, tmp_p
 
 
 def test_rm(folder: Path, bucket: Bucket) -> None:
-    assert lines("rm", "-n", f"{folder}/*", f"{folder}/b*") == [f"{folder}/a b.txt", f"{folder}/big"]
+    assert lines("rm", "--dry-run", f"{folder}/*", f"{folder}/b*") == [f"{folder}/a b.txt", f"{folder}/big"]
     assert "IsADirectory" in run("rm", folder, code=1).stderr
     assert run("rm", f"{folder}/*.txt").output == ""
     assert sorted(tree(folder)) == ["big", "inner/c"]
@@ -236,11 +230,11 @@ def test_rm(folder: Path, bucket: Bucket) -> None:
     run("rm", "-f", folder)
     bucket.put(a=b"1", d__b=b"22", d__c=b"333", e__f=b"", e__g__h=b"")
     run("rm", bucket.url("d"), code=1)
-    assert lines("rm", "-rn", bucket.url("d/*"), bucket.url("d/"), bucket.url("d/b")) == [
+    assert lines("rm", "-r", "--dry-run", bucket.url("d/*"), bucket.url("d/"), bucket.url("d/b")) == [
         bucket.url("d/b"),
         bucket.url("d/c"),
     ]
-    overlapping = objects("rm", "-n", "--json", bucket.url("d/*"), bucket.url("d/*"), bucket.url("a"))
+    overlapping = objects("rm", "--dry-run", "--json", bucket.url("d/*"), bucket.url("d/*"), bucket.url("a"))
     assert overlapping == [{"removed": 0, "found": 3, "bytes": 6, "failures": {}}]
     assert objects("rm", "--json", bucket.url("d/*")) == [{"removed": 2, "found": 2, "bytes": 5, "failures": {}}]
     run("rm", "-r", bucket.url("e"))
@@ -328,8 +322,8 @@ def test_cp_of_standard_input_and_output(bucket: Bucket, tmp_path: Path) -> None
     assert run("cp", bucket.url("d/k"), "-").stdout_bytes == content
     run("cp", "-", tmp_path / "new" / "k", stdin=content)
     assert (tmp_path / "new" / "k").read_bytes() == content
-    result = run("cp", "-n", "-", tmp_path / "new" / "k", stdin=b"other", code=1)
-    assert "-n replaces nothing (AlreadyExists)" in result.stderr
+    result = run("cp", "-n", "-", tmp_path / "new" / "k", stdin=b"other")
+    assert "1 object left as it was, because of -n" in result.stderr
     assert (tmp_path / "new" / "k").read_bytes() == content
     assert run("cp", f"{tmp_path}/new/*", bucket.url("d/*"), "-").stdout_bytes == content * 2
     assert "NotFound" in run("cp", bucket.url("none"), "-", code=1).stderr

@@ -138,7 +138,7 @@ async def test_errors_name_missing_rows_and_columns(
 
 async def test_errors_of_opening_name_the_path() -> None:
     async with stored(b"x" * 100) as operator:
-        with pytest.raises(UntrustedMetadata, match=r"at open 't\.lance'.*LANC"):
+        with pytest.raises(UntrustedMetadata, match=r"open 't\.lance'.*LANC"):
             await ap_lance.open_file(operator, PATH)
         with pytest.raises(NotFound):
             await ap_lance.read_table(operator, "other")

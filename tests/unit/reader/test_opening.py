@@ -273,7 +273,7 @@ async def test_options_that_cannot_be_are_refused_at_once(wrong: dict[str, objec
             b.reader(**wrong)
         assert getattr(caught.value, "operation", None) == "reader"
         assert getattr(caught.value, "path", None) == "k"
-        assert str(caught.value).count("at reader") == 1
+        assert str(caught.value).count("reader 'k'") == 1
 
 
 def test_unknown_policy_names_the_known() -> None:

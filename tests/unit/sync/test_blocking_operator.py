@@ -79,7 +79,7 @@ def test_a_file_by_hadoops_keys(blocking: BlockingOperator) -> None:
         blocking.open_file("k").must("fs.option.openfile.lenght", 1).build()
     with pytest.raises(IsADirectoryError) as caught:
         blocking.open_file("dir/").build()
-    assert "at open_file" in str(caught.value)
+    assert caught.value.operation == "open_file"
     with pytest.raises(NotFound):
         blocking.open_file("k").with_status({"name": "k", "type": "directory"}).build()
     with pytest.raises(InvalidType):

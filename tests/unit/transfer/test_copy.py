@@ -446,7 +446,7 @@ async def test_a_local_file_that_cannot_be_read_is_an_error_of_ours(tmp_path: Pa
         assert (missing.value.operation, missing.value.path) == ("upload", f"{tmp_path}/missing")
         (tmp_path / "file").write_bytes(b"x")
         await op.write("there", b"y")
-        with pytest.raises(AlreadyExists, match="at upload 'there'"):
+        with pytest.raises(AlreadyExists, match="upload 'there'"):
             await op.upload(tmp_path / "file", "there", if_not_exists=True)
         await op.delete("there")
         assert await tree_of(op, "") == {}
@@ -527,7 +527,7 @@ async def test_two_globs_are_refused() -> None:
         await put_tree(op, "x/", TREE)
         with pytest.raises(InvalidArgument, match="src has a glob already; give glob= with a directory"):
             await ap.copy((op, "x/*.csv"), (op, "y/"), glob="*.csv")
-        with pytest.raises(InvalidType, match="skip_same must be True, False or None"):
+        with pytest.raises(InvalidType, match="skip_same must be True, False, 'size' or None"):
             await ap.copy((op, "x/"), (op, "y/"), skip_same=3)  # type: ignore[arg-type]
 
 

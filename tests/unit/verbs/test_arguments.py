@@ -88,7 +88,7 @@ def typed_arguments(verb: str) -> dict[str, Any]:
         if parameter.kind is parameter.VAR_KEYWORD:
             (options_type,) = get_args(hints[parameter.name])
             typed |= get_type_hints(options_type)
-        elif parameter.name != "self":
+        elif parameter.name not in ("self", "positional"):  # The latter takes nothing.
             typed[parameter.name] = hints[parameter.name]
     return typed
 

@@ -343,7 +343,7 @@ asyncio.run(main())
         (function_of_a_module, "FUNCTION/"),
         (
             boto3.Session("BOTO3", SECRET),
-            "PermissionDenied (permanent) at read 'k': credentials= stayed in the process",
+            "read 'k': credentials= stayed in the process",
         ),
     ],
     ids=["function", "session"],
