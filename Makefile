@@ -77,7 +77,7 @@ searches: $(DEV_STAMP) ## Change the code in verbs: the model must find it with 
 	$(BIN)/python -m tests.mutants --searches 20 $(ARGS)
 
 # Scenarios on virtual time: tasks that read, are cancelled, closed and failed, in an order that a seed decides.
-SCENARIOS := $(addprefix tests/unit/reader/test_,$(addsuffix .py,races prefetch_races reader_statistics streams)) \
+SCENARIOS := $(addprefix tests/unit/reader/test_,$(addsuffix .py,prefetch_races reader_statistics streams)) \
 	$(addprefix tests/model/test_,$(addsuffix .py,reader_in_motion range_reader_model)) \
 	tests/unit/scheduler/test_io_endings.py tests/unit/verbs/test_parallel_read.py
 search: export AIOPREFETCH_TESTS = search

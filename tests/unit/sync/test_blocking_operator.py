@@ -77,7 +77,7 @@ def test_a_file_by_hadoops_keys(blocking: BlockingOperator) -> None:
         assert file.read() == DATA[:10]
     with pytest.raises(ConfigInvalid, match=r"did you mean 'fs\.option\.openfile\.length'"):
         blocking.open_file("k").must("fs.option.openfile.lenght", 1).build()
-    with pytest.raises(IsADirectoryError) as caught:
+    with pytest.raises(IsADirectory) as caught:
         blocking.open_file("dir/").build()
     assert caught.value.operation == "open_file"
     with pytest.raises(NotFound):
