@@ -36,7 +36,7 @@ STEPS = {
 }
 TARGETS = {"lint": "lint types"}
 ARGUMENTS = {"fuzz": "--seconds 600", "soak": "--seconds 600"}
-# Words of licences that ask for more than a notice of whoever distributes a program.
+# Words of licences that ask for more than a notice of those who distribute a program.
 ENOUGH = (" OR ", "MIT", "BSD", "Apache")  # One of several licences, by choice.
 NOT_ALLOWED = ("AGPL", "GPL", "SSPL", "BUSL")
 

@@ -13,6 +13,7 @@ from aioprefetch.errors import (
     ConfigInvalid,
     InvalidArgument,
     InvalidType,
+    IsADirectory,
     NotFound,
     ObjectChanged,
     RangeNotSatisfied,
