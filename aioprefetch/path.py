@@ -23,7 +23,7 @@ from aioprefetch.values import ListRequest
 from aioprefetch.verbs.listing import Lister
 
 if TYPE_CHECKING:
-    from aioprefetch.operator.options import UriOptions
+    from aioprefetch.operator.options import AnyFileOptions, UriOptions
     from aioprefetch.values import Metadata
     from aioprefetch.verbs.requests import MoveOptions, WriteOptions
 
@@ -172,14 +172,15 @@ class Path(KeyPath):
         await self.write_bytes(text.encode(encoding), **options)
         return len(text)
 
-    def open(self, mode: str = "rb", **options: Any) -> Any:
+    def open(self, mode: str = "rb", **options: Unpack[AnyFileOptions]) -> Any:
         """A ``RangeReader`` (``rb``) or ``ObjectWriter`` (``wb``; ``xb`` where nothing is), for ``async with``."""
+        given: Any = options  # Each of the two refuses those of the other.
         if mode == "rb":
-            return self.operator.reader(self.key, **options)
+            return self.operator.reader(self.key, **given)
         if mode not in ("wb", "xb"):
             why = f"mode={mode!r} is not 'rb', 'wb' or 'xb'; read_text and ap.sync.Path have text"
             raise Unsupported(why, operation="open", path=self.key)
-        return self.operator.writer(self.key, **{"if_not_exists": mode == "xb", **options})
+        return self.operator.writer(self.key, **{"if_not_exists": mode == "xb", **given})
 
     async def stat(self) -> Metadata:
         """The metadata of the object, or of the directory of its name, which costs another request."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 
 from aioprefetch import path as awaitable
 from aioprefetch.operator.shared import operator_at
 from aioprefetch.sync.blocking_operator import BlockingOperator
 from aioprefetch.sync.iteration import BlockingListing
+
+if TYPE_CHECKING:
+    from aioprefetch.operator.options import AnyFileOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,7 +48,7 @@ class Path(awaitable.KeyPath):
     rename: Callable[..., Path] = _blocking(awaitable.Path.rename)
     replace: Callable[..., Path] = _blocking(awaitable.Path.replace)
 
-    def open(self, mode: str = "rb", **options: Any) -> Any:
+    def open(self, mode: str = "rb", **options: Unpack[AnyFileOptions]) -> Any:
         """A file over the object; modes, those of text too, and options as in ``BlockingOperator.open``."""
         return self.operator.open(self.key, mode, **options)
 

@@ -29,6 +29,7 @@ FOLDER = "reference/api"
 CLASSES = {
     "Operator": "operator/operator.py",
     "RangeReader": "reader/reader.py",
+    "Path": "path.py",
     "sync.BlockingOperator": "sync/blocking_operator.py",
 }
 # Rooms with a page for each name in their ``__all__``.
@@ -73,6 +74,7 @@ NEXT = {
     "Operator.capability": "reference/services.md",
     "Operator.open_file": "maps/openfile.md",
     "Operator.aclose": "concepts/cancellation.md",
+    "Path": "guides/paths.md",
     "RangeReader": "concepts/prefetching.md",
     "RangeReader.statistics": "reference/statistics.md",
     "RangeReader.reopen": "concepts/consistency.md",

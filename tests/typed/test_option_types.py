@@ -80,7 +80,6 @@ def test_options_of_operators_are_those_of_the_constructor() -> None:
         (doors.RangesOptions, ap.Operator.view_ranges),
         (ParquetOptions, ap.parquet.scan),
         (VersionedOptions, ap.lance.scan),
-        (LanceOptions, ap.lance.LanceDataset.scan),
     ],
 )
 def test_options_are_those_of_what_is_called(options: Any, function: Callable[..., Any]) -> None:

@@ -103,8 +103,11 @@ LAYERS = [each for each in vars(layers).values() if inspect.isclass(each) and is
 async def test_no_layer_changes_a_request(kind: type, tmp_path: Path) -> None:
     """Each layer over a store, with every request: the request is afterwards what it was."""
     cache = ap.Operator.from_uri(f"file://{tmp_path}")
-    options = {"cache": cache, "capacity_bytes": 1 << 20} if kind is layers.LruCacheLayer else {}
-    async with cache, ap.Operator.bare(ap.services.Memory()).layer(kind(**options)) as operator:
+    needed: dict[type, dict[str, Any]] = {
+        layers.LruCacheLayer: {"cache": cache, "capacity_bytes": 1 << 20},
+        layers.ThrottleLayer: {"bytes_per_second": 1 << 30},
+    }
+    async with cache, ap.Operator.bare(ap.services.Memory()).layer(kind(**needed.get(kind, {}))) as operator:
         accessor = operator.accessor()
         requests: list[Request] = []
 

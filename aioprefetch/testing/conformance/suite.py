@@ -16,13 +16,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import pytest
 
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.errors import Error
 from aioprefetch.operator.operator import Operator
+from aioprefetch.operator.options import OpenOptions
 from aioprefetch.reader import RangeReader
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Capability, ReadRequest, Request
@@ -318,7 +319,9 @@ class ConformanceSuite:
         raise NotImplementedError
 
     @asynccontextmanager
-    async def reading(self, operator: Operator, data: bytes, **options: Any) -> AsyncIterator[RangeReader]:
+    async def reading(
+        self, operator: Operator, data: bytes, **options: Unpack[OpenOptions]
+    ) -> AsyncIterator[RangeReader]:
         """A reader of an object `k` with these bytes."""
         await self.put_directly("k", data)
         async with operator.reader("k", **options) as reader:

@@ -120,9 +120,8 @@ class TestTravel:
     def test_another_process_has_what_it_needs_or_says_so(self, words: dict[str, Any], found: str) -> None:
         options = {name: value for name, value in WORDS.items() if name not in ("token", "client_kwargs")}
         fs = S3FileSystem(**options | words, config_kwargs={"retries": {"total_max_attempts": 1}})
-        program = (
-            "import sys, pickle\ntry: pickle.load(sys.stdin.buffer).cat('bucket/k')\nexcept Exception as e: print(e)"
-        )
+        read = "pickle.load(sys.stdin.buffer).cat('bucket/k')"
+        program = f"import sys, pickle\ntry: {read}\nexcept Exception as e: print(repr(e))"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         environment |= {"ID_ELSEWHERE": "AKID", "SECRET_ELSEWHERE": "s", "AWS_EC2_METADATA_DISABLED": "true"}
         run = subprocess.run(

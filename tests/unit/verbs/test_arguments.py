@@ -234,7 +234,10 @@ def test_every_option_of_a_verb_has_a_name() -> None:
         keywords = [each for each in parameters if each.kind is each.VAR_KEYWORD]
         assert [each.annotation for each in keywords] in (
             [],
-            *([f"Unpack[{kind}Options]"] for kind in ("Read", "Stat", "Write", "Upload", "Copy", "Move", "Presign")),
+            *(
+                [f"Unpack[{kind}Options]"]
+                for kind in ("Read", "Ranges", "Stat", "Write", "Upload", "Copy", "Move", "Presign")
+            ),
         ), verb
 
 
