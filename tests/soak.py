@@ -123,10 +123,12 @@ class Soak:
             assert found in values, f"{key} has a value that was not written, or an old one"
             values = {found}
 
-    async def watch(self) -> None:
-        """Note memory, tasks and descriptors every second."""
+    async def watch(self, server: FaultServer, bucket: FaultyBucket) -> None:
+        """Note memory, tasks and descriptors every second, without what the servers have noted."""
         while self.goes_on:
             await asyncio.sleep(1)
+            for notes in (server.requests, server.body_bytes_sent, bucket.calls):
+                notes.clear()
             self.samples.append((memory_bytes("VmRSS"), len(asyncio.all_tasks()), len(os.listdir(STATE_OF_PROCESS))))
 
     def verdict(self) -> list[str]:
@@ -162,7 +164,7 @@ async def soak(seconds: float, seed: int) -> Soak:
         target: dict[str, Any] = {"endpoint_url": server.url, "region": "us-east-1", "memory_bytes": 8 << 20, **keys}
         async with ap.Operator.from_uri("s3://bucket", **target) as op, bucket.operator() as writer:
             await asyncio.gather(
-                run.watch(),
+                run.watch(server, bucket),
                 *(run.read(op) for _ in range(READERS)),
                 *(run.scan(op) for _ in range(SCANS)),
                 *(run.write(writer, f"w{number}") for number in range(WRITERS)),
