@@ -33,6 +33,7 @@ SHOWN = {
     "lance_scan": "latest version: 5000 rows\n",
     "lance_two_loops": "of 2 MiB were held: True\n",
     "object_cache": "entries on the disk: 2\nsecond process: aaa - 0 MiB received, 1 hits\noverwritten: new - 3 MiB",
+    "spark_attach": "listed: (60, 1770), followed: (60, 1770)\n",
     "block_files": "backward: 0 blocks fetched\nblock files: 16\nagain: 0 blocks fetched\n",
     "open_file_keys": "overwritten: ObjectChanged\nmust(fs.vendor.unknown): ConfigInvalid\nmust(fs.s3a.select.sql): U",
     "spark_enrich": "enriched: 2000 rows, 2000 of them with the record they name\n",
