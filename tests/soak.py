@@ -170,7 +170,7 @@ async def soak(seconds: float, seed: int) -> Soak:
                 *(run.write(writer, f"w{number}") for number in range(WRITERS)),
             )
         run.done["faults"] = server.faults
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # What was closed leaves the loop a moment later.
     assert len(asyncio.all_tasks()) == 1, asyncio.all_tasks()
     assert len(os.listdir(STATE_OF_PROCESS)) <= before + 2
     return run

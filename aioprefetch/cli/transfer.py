@@ -141,7 +141,7 @@ aioprefetch sync --delete --dry-run site/ s3://bucket/site/
 @place_argument("source", "SRC")
 @place_argument("target", "DST")
 @click.option("--exact", "is_exact", is_flag=True, help="Leave out only what is proven to be the same.")
-@click.option("--size-only", "by_size", is_flag=True, help="Leave out what has the same size, whatever its time.")
+@click.option("--size-only", "by_size", is_flag=True, help="Leave out what has the same size, with any time.")
 @click.option("--delete", "deletes", is_flag=True, help="Afterwards delete what DST has and SRC has not.")
 @click.option(
     "--delete-max",

@@ -16,6 +16,7 @@ from aioprefetch.reader.growth import GROWTHS
 from aioprefetch.reader.policy import PolicyName
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing import run_virtual
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from tests.probes.search import scenario_seeds
@@ -267,6 +268,7 @@ def test_closing_in_the_middle_of_everything() -> None:
             closing_in_the_middle_of_everything(seed)
 
 
+@checks("reliability:C10")
 @pytest.mark.parametrize("way", ["read_at", "view_at"])
 async def test_a_look_ahead_that_fails_leaves_no_wait_behind(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """Otherwise the request would go on, and its bytes stay in memory, as long as the reader is open."""
