@@ -478,6 +478,7 @@ class CommandDoor(Door):
         "delete_all": NO_FLAGS,
         "delete_named": {"literal"},
         "copy_named": {"literal", "overwrite"},
+        "move": {"if_not_exists"},
         "copy_tree": {"glob", "overwrite", "delete_extra", "delete_max"},
     }
 
@@ -488,9 +489,11 @@ class CommandDoor(Door):
             return step
         if step.verb == "upload" and is_directory(tree, step.path):
             return Step("upload_into", {**step.arguments, "path": f"{step.path}/", "name": "file"})
-        if step.verb == "copy_named" and step.source in tree and is_directory(tree, step.target):
+        if step.verb == "move" and is_directory(tree, step.source):
+            return None  # The command moves what is below it; the model moves objects.
+        if step.verb in ("copy_named", "move") and step.source in tree and is_directory(tree, step.target):
             into = f"{step.target}/{step.source.rpartition('/')[2]}"
-            return Step("copy_named", {**step.arguments, "target": into})
+            return Step(step.verb, {**step.arguments, "target": into})
         return step
 
     def may_refuse(self, tree: Tree, step: Step) -> bool:
@@ -524,6 +527,8 @@ class CommandDoor(Door):
                 self._run("rm", "-r", "-f", self._url(step.path))
             case "copy_named":
                 self._run("cp", "-q", *keeps, *literal, self._url(step.source), self._url(step.target))
+            case "move":
+                self._run("mv", *keeps, self._url(step.source), self._url(step.target))
             case "copy_tree":
                 self._copy_tree(step, keeps)
         return None
