@@ -7,6 +7,8 @@ thread. So collections that begin there find no object, and a thread for which n
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import gc
 import threading
 
@@ -17,13 +19,15 @@ NEW_SHARE = 4
 NEW_MIN = 7_000
 # From 3.12 on Python itself freezes some hundred objects. A program that calls ``gc.freeze`` freezes thousands.
 FROZEN_MAX = 2_000
+# How long an exit waits for a collection whose destructors wait.
+EXIT_SECONDS = 10.0
 
 
 class _Collector:
     def __init__(self) -> None:
         # The step of an iterator is not a call, at whose end Python would switch threads and let others allocate.
         self._hide = iter(gc.freeze, False)
-        self._is_hidden = self._is_off = False
+        self._is_hidden = self._is_off = self._is_ended = False
         self._new, self._new_max = 0, NEW_MIN
         self._none_due = threading.Lock()
         self._none_due.acquire()
@@ -32,7 +36,8 @@ class _Collector:
     def start(self) -> None:
         if self._thread is None:
             gc.callbacks.append(self._watch)
-        if self._thread is None or not self._thread.is_alive():  # A fork leaves it behind.
+            atexit.register(self._end)
+        if self._thread is None or not (self._thread.is_alive() or self._is_ended):  # A fork leaves it behind.
             self._thread = threading.Thread(target=self._serve, name="aioprefetch-collector", daemon=True)
             self._thread.start()
 
@@ -58,9 +63,18 @@ class _Collector:
                 self._none_due.release()
 
     def _serve(self) -> None:
-        while True:
+        while not self._is_ended:
             self._none_due.acquire()
-            gc.collect()
+            if not self._is_ended:
+                gc.collect()
+
+    def _end(self) -> None:
+        """Otherwise Python ends the thread in a destructor of h5py, with its lock held and garbage half freed."""
+        self._is_ended = True
+        with contextlib.suppress(RuntimeError):  # One is due already.
+            self._none_due.release()
+        if self._thread is not None:
+            self._thread.join(EXIT_SECONDS)
 
 
 _collector = _Collector()

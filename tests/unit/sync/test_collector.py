@@ -148,6 +148,32 @@ print(os.waitpid(child, 0)[1])
     assert program(COMMON + source) == "0\n"
 
 
+def test_an_exit_waits_for_a_collection_that_has_begun(program: Program) -> None:
+    """Python would end the thread in the destructor, with the lock held and garbage half freed: h5py then crashed."""
+    source = """
+begun = threading.Event()
+class Slow:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        with lock:
+            begun.set()
+            threading.Event().wait(0.3)
+            os.write(1, threading.current_thread().name.encode())
+gc.disable()
+Slow()
+class Node:
+    def __init__(self):
+        self.itself = self
+async def work():
+    gc.enable()
+    while not begun.is_set():
+        Node()
+ap.sync.run(work())
+"""
+    assert program(COMMON + source) == "aioprefetch-collector"
+
+
 def test_an_error_that_a_thread_of_ours_still_holds_has_no_frame_of_a_caller(program: Program) -> None:
     """The thread would destroy what these frames hold where it is the last to drop the error."""
     source = """
