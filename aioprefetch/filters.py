@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -151,22 +151,32 @@ def row_mask(seen: pa.Table, expression: pc.Expression, *, rows: int | None = No
 
     ``InvalidArgument`` if the expression does not fit their types.
     """
+    mask = evaluated(seen, {"matches": expression}, rows=rows, argument="filters", path=path).column(0).combine_chunks()
+    if not pa.types.is_boolean(mask.type):
+        raise InvalidArgument(f"filters={expression}: it gives {mask.type}, not bool", operation="scan", path=path)
+    return mask
+
+
+def evaluated(
+    seen: pa.Table, expressions: Mapping[str, pc.Expression], *, rows: int | None, argument: str, path: str
+) -> pa.Table:
+    """The values of expressions for each row; ``seen`` has the columns that they read, ``rows`` their number.
+
+    ``InvalidArgument``, which names the caller's ``argument``, if an expression does not fit their types.
+    """
     import pyarrow.dataset as ds  # Imported late: it imports pandas if there is one, a third of a second.
 
-    # The expression sees its own columns, by name; and one more, so that one that reads none still knows the rows.
+    # An expression sees its own columns, by name; and one more, so that one that reads none still knows the rows.
     counted = pa.nulls(seen.num_rows if rows is None else rows)
     seen = pa.Table.from_arrays(
         [*seen.columns, counted], schema=pa.schema([*seen.schema, pa.field(_rows_name(seen.column_names), pa.null())])
     )
     try:
         # A dataset keeps the order of rows; the filter of a table is not documented to.
-        matches = ds.InMemoryDataset(seen).to_table(columns={"matches": expression}, use_threads=False)
-        mask = matches.column(0).combine_chunks()
-        if not pa.types.is_boolean(mask.type):
-            raise TypeError(f"it gives {mask.type}, not bool")
-        return mask
+        return ds.InMemoryDataset(seen).to_table(columns=dict(expressions), use_threads=False)
     except (pa.ArrowException, ValueError, TypeError) as error:
-        raise InvalidArgument(f"filters={expression}: {error}", operation="scan", path=path) from error
+        shown = ", ".join(map(str, expressions.values()))
+        raise InvalidArgument(f"{argument}={shown}: {error}", operation="scan", path=path) from error
 
 
 def _rows_name(columns: Sequence[str]) -> str:

@@ -64,6 +64,7 @@ class BatchScan(AsyncClosing):
         self._turn: asyncio.Lock | None = None
         self._closed = False
         self._is_finished = False
+        self._rows_left = options.limit
         self._is_started = False
 
     def __repr__(self) -> str:
@@ -87,19 +88,31 @@ class BatchScan(AsyncClosing):
 
     async def __anext__(self) -> pa.RecordBatch:
         async with self._guard(), self._named():
-            if self._is_finished:
-                raise StopAsyncIteration
-            loop = await self._started()
-            try:
-                batch = await loop.next_batch()
-            except Exception:
-                await self.aclose()
-                raise
+            batch = None if self._is_finished else await self._next_batch()
             if batch is None:
                 self._is_finished = True
                 await self.aclose()
                 raise StopAsyncIteration
             return batch
+
+    async def _next_batch(self) -> pa.RecordBatch | None:
+        if self._rows_left == 0:
+            await self._opened()  # It raises for what is not there, and for arguments that do not go with it.
+            return None
+        loop = await self._started()
+        try:
+            batch = await loop.next_batch()
+        except Exception:
+            await self.aclose()
+            raise
+        if batch is None or self._rows_left is None:
+            return batch
+        batch = batch.slice(0, self._rows_left)
+        self._rows_left -= batch.num_rows
+        if not self._rows_left:
+            self._is_finished = self._closed = True
+            loop.close()  # Without a wait, which could be cancelled, and the batch lost.
+        return batch
 
     async def schema(self) -> pa.Schema:
         """The schema of the batches. The metadata of the file is read if it has not been yet, and no data."""
@@ -256,7 +269,12 @@ class BlockingBatches:
 
 
 def batch_options(
-    batch_rows: object, batch_bytes: object | None, readahead: object = READAHEAD_BATCHES, *, path: str
+    batch_rows: object,
+    batch_bytes: object | None,
+    readahead: object = READAHEAD_BATCHES,
+    limit: object | None = None,
+    *,
+    path: str,
 ) -> BatchOptions:
     """The options of a scan from its caller. ``ConfigInvalid`` or ``InvalidType`` for invalid values."""
 
@@ -269,6 +287,7 @@ def batch_options(
         if batch_bytes is None
         else bytes_at_least(1, batch_bytes, "batch_bytes", operation="scan", path=path),
         readahead=positive(readahead, "readahead"),
+        limit=None if limit is None else at_least(0, limit, "limit", operation="scan", path=path),
     )
 
 

@@ -33,12 +33,12 @@ from aioprefetch.filters import (
     row_mask,
 )
 from aioprefetch.lance.output import WrappedColumn, fixed_width, merge_dictionaries
-from aioprefetch.lance.row_ranges import RowNumbers
 from aioprefetch.lance.schema import Field, arrow_schema, check_known, project, with_whole_rows
 from aioprefetch.ranges import Range
+from aioprefetch.row_ranges import RowNumbers
 from aioprefetch.scheduler.pages import ColumnScheduler, DecodeTask, PageIo, RootDecoder
 
-Finish = Callable[[pa.RecordBatch], pa.RecordBatch | None]
+Finish = Callable[[pa.RecordBatch, int], pa.RecordBatch | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def make_projection(
 
 
 def _matching_rows(
-    schema: pa.Schema, expression: pc.Expression, names: Sequence[str], path: str, batch: pa.RecordBatch
+    schema: pa.Schema, expression: pc.Expression, names: Sequence[str], path: str, batch: pa.RecordBatch, first_row: int
 ) -> pa.RecordBatch | None:
     """The wanted columns of the rows that match; ``None`` without such a row."""
     if not names:  # Without columns a batch does not know how many of its rows are left.
@@ -98,10 +98,10 @@ def _matching_rows(
         kept = kept_rows(batch, mask, path=path)
     else:
         kept = filtered(batch, expression, names, path=path)
-    return _selected(schema, kept) if kept.num_rows else None
+    return _selected(schema, kept, first_row) if kept.num_rows else None
 
 
-def _selected(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _selected(schema: pa.Schema, batch: pa.RecordBatch, _: int) -> pa.RecordBatch:
     if not schema.names:
         return rows_without_columns(schema, batch.num_rows)
     columns = [_with_fields(batch.column(place), field.type) for place, field in enumerate(schema)]

@@ -43,7 +43,6 @@ from aioprefetch.lance.parts import (
     scan_request,
 )
 from aioprefetch.lance.physical.protocols import check_nulls
-from aioprefetch.lance.row_ranges import RowNumbers, RowRanges
 from aioprefetch.lance.schema import Field, arrow_schema, walk
 from aioprefetch.lance.versions import (
     DatasetVersion,
@@ -56,6 +55,7 @@ from aioprefetch.lance.versions import (
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import Range, total_length
+from aioprefetch.row_ranges import RowNumbers, RowRanges
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import all_stopped, gather_all
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
@@ -134,17 +134,17 @@ class LanceDataset:
             "batch_rows": BATCH_ROWS,
             "batch_bytes": None,
             "readahead": READAHEAD_BATCHES,
+            "limit": None,
             **options,
         }
-        shape = [arguments.pop(name) for name in ("batch_rows", "batch_bytes", "readahead")]
+        shape = [arguments.pop(name) for name in ("batch_rows", "batch_bytes", "readahead", "limit")]
         batches = batch_options(*shape, path=self.path)
-        request = scan_request(self.path, **arguments)
+        request = scan_request(self.path, limit=batches.limit, **arguments)
 
         async def prepare() -> PreparedScan:
-            table = self.table(request)
-            return await prepared_scan(table, request.service(self._operator, table))
+            return await prepared_scan(self.table(request), request, self._operator)
 
-        return BatchScan(self._operator, prepare, path=self.path, options=batches)
+        return BatchScan(self._operator, request.prepare(prepare), path=self.path, options=batches)
 
     async def read_table(self, **options: Unpack[ScanOptions]) -> pa.Table:
         """The result of ``scan`` with the same options, as one table."""

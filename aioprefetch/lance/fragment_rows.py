@@ -26,11 +26,11 @@ from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.manifest import Fragment
 from aioprefetch.lance.output import ArrayTask, FieldWithoutReads
 from aioprefetch.lance.physical.protocols import check_size
-from aioprefetch.lance.row_ranges import RowNumbers, RowRanges, runs
 from aioprefetch.lance.schema import Field
 from aioprefetch.lance.wire import FieldRule, MessageTable, ParsedMessage, message, parse, uint
 from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import Range
+from aioprefetch.row_ranges import RowNumbers, RowRanges, runs
 
 _COOKIE, _COOKIE_WITH_RUNS = 12346, 12347
 _ARRAY_MAX = 4096

@@ -11,6 +11,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
+import pyarrow.compute as pc
+
+from aioprefetch.computed_columns import ComputedColumns, asked_columns
 from aioprefetch.errors import ConfigInvalid, InvalidArgument
 from aioprefetch.filters import Filters, checked_filters
 from aioprefetch.lance import logical, structural
@@ -25,13 +28,14 @@ from aioprefetch.lance.batches import (
 )
 from aioprefetch.lance.footer import LanceFile
 from aioprefetch.lance.output import FieldDecoder, RecordRoot, WrappedColumn
-from aioprefetch.lance.row_ranges import RowNumbers, RowSelection, row_numbers, select_rows
 from aioprefetch.lance.schema import Field, needed_columns, with_descriptions
 from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import ByteCount, Range
-from aioprefetch.scan import column_names, io_options, row_range
+from aioprefetch.row_ranges import RowNumbers, RowSelection, row_numbers, select_rows
+from aioprefetch.scan import Prepare, column_names, io_options, row_range
 from aioprefetch.scheduler.io_service import IoService, ScanFile
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PreparedScan, RootDecoder, ScanPart
+from aioprefetch.verbs.arguments import Arguments
 
 # The number of fields that are built before the event loop runs again: some milliseconds of work.
 _FIELDS_IN_A_ROW = 32
@@ -153,11 +157,12 @@ def row_bytes(file: LanceFile, fields: Sequence[Field]) -> float:
     return sum(end - start for page in pages for start, end in page.buffers) / max(file.rows, 1)
 
 
-async def prepared_scan(table: TableScan, service: IoService) -> PreparedScan:
-    """The parts of a table, bound to an I/O service."""
+async def prepared_scan(table: TableScan, request: ScanRequest, operator: Operator) -> PreparedScan:
+    """The parts of a table, bound to an I/O service on the current event loop."""
+    service = request.service(operator, table)
     if table.order is not None and table.rows:
         return PreparedScan(table.projection.schema, [await _reordered(table, service)], service)
-    return PreparedScan(table.projection.schema, _scan_parts(table, service), service)
+    return PreparedScan(table.projection.schema, _scan_parts(table, service), service, request.is_ordered)
 
 
 async def _scan_parts(table: TableScan, service: IoService) -> AsyncIterator[ScanPart]:
@@ -189,7 +194,7 @@ class ScanRequest:
     """The arguments of a scan, checked as far as this is possible without metadata.
 
     ``rows`` is ``(start, stop)``, ``take`` a list of row numbers; ``filters`` have one of their two forms; ``limits``
-    are the options of the I/O service.
+    are the options of the I/O service. ``computed`` are made of ``columns``, where the caller gave a mapping.
     """
 
     columns: object | None
@@ -198,6 +203,12 @@ class ScanRequest:
     filters: Filters
     blobs: Blobs
     limits: dict[str, int]
+    is_ordered: bool = True
+    computed: ComputedColumns | None = None
+
+    def prepare(self, prepare: Prepare) -> Prepare:
+        """``prepare``, with the columns that are made of others."""
+        return prepare if self.computed is None else self.computed.prepare(prepare)
 
     def project(
         self, fields: Sequence[Field], metadata: Mapping[str, bytes] | None, path: str, *, hidden: Sequence[Field] = ()
@@ -223,6 +234,8 @@ def scan_request(
     rows: object | None = None,
     take: object | None = None,
     filters: object | None = None,
+    limit: int | None = None,
+    ordered: bool = True,
     blobs: Blobs = "bytes",
     gap_bytes: object | None = None,
     request_bytes_max: object | None = None,
@@ -232,12 +245,19 @@ def scan_request(
     """Check the arguments of a call. ``InvalidArgument`` before any I/O."""
     if rows is not None and take is not None:
         raise ConfigInvalid("rows= and take= exclude each other", operation="scan", path=path)
+    columns, computed = asked_columns(columns, path=path)
     if columns is not None:
         columns = column_names(columns, path=path)
     if rows is not None:
         rows = row_range(rows, path=path)
     if take is not None:
         take = row_numbers(take, path=path)
+    if limit is not None and filters is None:  # Then the first rows are known before any is read.
+        if take is not None:
+            take = take[:limit]
+        else:
+            start, stop = rows or (0, limit)
+            rows = start, min(stop, start + limit)
     limits = io_options(
         path, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=budget_bytes, slots=slots
     )
@@ -245,14 +265,24 @@ def scan_request(
         names = " or ".join(map(repr, get_args(Blobs)))
         raise InvalidArgument(f"blobs must be {names}, not {blobs!r}", operation="scan", path=path)
     checked = checked_filters(filters, path=path)
-    return ScanRequest(columns=columns, rows=rows, take=take, filters=checked, blobs=blobs, limits=limits)
+    return ScanRequest(
+        columns=columns,
+        rows=rows,
+        take=take,
+        filters=checked,
+        blobs=blobs,
+        limits=limits,
+        is_ordered=Arguments("scan", path).flag("ordered", ordered),
+        computed=computed,
+    )
 
 
 class TakeOptions(TypedDict, total=False):
     """The options of ``LanceDataset.take``; ``scan`` documents them."""
 
-    columns: Sequence[str] | None
+    columns: Sequence[str] | Mapping[str, str | pc.Expression] | None
     filters: Any
+    limit: int | None
     blobs: Blobs
     batch_rows: int
     batch_bytes: ByteCount | None
@@ -268,3 +298,4 @@ class ScanOptions(TakeOptions, total=False):
 
     rows: Sequence[int] | None
     take: Any
+    ordered: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any, Unpack
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from aioprefetch.errors import Closed, ConfigInvalid, Error, IsADirectory, NotADirectory, NotFound, UntrustedMetadata
 from aioprefetch.lance.dataset import LanceDataset, open_wanted
@@ -42,10 +43,12 @@ def scan(
     operator: Operator,
     path: str,
     *,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] | Mapping[str, str | pc.Expression] | None = None,
     rows: Sequence[int] | None = None,
     take: Any = None,
     filters: Any = None,
+    limit: int | None = None,
+    ordered: bool = True,
     blobs: Blobs = "bytes",
     version: int | datetime | None = None,
     tag: str | None = None,
@@ -74,7 +77,8 @@ def scan(
     columns
         Names, in the order of the result. ``"a.b"`` is field ``b`` of struct ``a``, and gives a struct with the named
         fields. An empty list gives batches with rows and no columns. Of a dataset, ``_rowid`` and ``_rowaddr`` are
-        pylance's ids and addresses of rows, which come by name alone and cost no request.
+        pylance's ids and addresses of rows, which come by name alone and cost no request. A mapping gives new names,
+        and columns by expressions: ``{"total": pc.field("price") * pc.field("count")}``.
     rows
         ``(start, stop)``, cut at the end of the table like a slice.
     take
@@ -84,6 +88,11 @@ def scan(
         As in pyarrow: ``[(column, operator, value), ...]``, lists of these, or an Expression. Columns that only the
         filters need are read, and left out of the result. They keep or drop rows of those that ``rows`` or ``take``
         name, which count all rows of the table; their order stays. No page is left out: all wanted rows are read.
+    limit
+        The first rows that match, and no more: then requests end. With 0 no data is requested.
+    ordered
+        ``False``: batches as they are ready, of several fragments at once, each in its order. ``take`` in an order of
+        its own is in that order.
     blobs
         Of blobs of version 2.0 ``"bytes"`` gives the values, ``large_binary``. ``"descriptions"`` gives structs of
         ``position`` and ``size`` in the data file, as pylance does: the values are not read, and a null is ``(1, 0)``.
@@ -109,13 +118,15 @@ def scan(
     slots
         The maximum of requests in flight (``IoService``).
     """
-    options = batch_options(batch_rows, batch_bytes, readahead, path=path)
+    options = batch_options(batch_rows, batch_bytes, readahead, limit, path=path)
     request = scan_request(
         path,
         columns=columns,
         rows=rows,
         take=take,
         filters=filters,
+        limit=options.limit,
+        ordered=ordered,
         blobs=blobs,
         gap_bytes=gap_bytes,
         request_bytes_max=request_bytes_max,
@@ -128,7 +139,7 @@ def scan(
     async def prepare() -> PreparedScan:
         return await prepare_scan(operator, path, request, wanted)
 
-    return BatchScan(operator, prepare, path=path, options=options)
+    return BatchScan(operator, request.prepare(prepare), path=path, options=options)
 
 
 class VersionedOptions(ScanOptions, total=False):
@@ -147,7 +158,7 @@ async def read_table(operator: Operator, path: str, **options: Unpack[VersionedO
 async def prepare_scan(operator: Operator, path: str, request: ScanRequest, wanted: WantedVersion) -> PreparedScan:
     """Read the metadata of the file or dataset at ``path``, and prepare its scan."""
     table = await find_table(operator, path, request, wanted)
-    return await prepared_scan(table, request.service(operator, table))
+    return await prepared_scan(table, request, operator)
 
 
 async def find_table(operator: Operator, path: str, request: ScanRequest, wanted: WantedVersion) -> TableScan:
@@ -194,6 +205,34 @@ def file_scan(file: LanceFile, request: ScanRequest) -> TableScan:
 
     wanted_bytes = file.size * selection.rows // max(file.rows, 1)
     return TableScan(projection, selection.rows, selection.order, parts, wanted_bytes)
+
+
+async def count_rows(
+    operator: Operator,
+    path: str,
+    *,
+    filters: Any = None,
+    version: int | datetime | None = None,
+    tag: str | None = None,
+    branch: str | None = None,
+) -> int:
+    """The number of rows of a file or a dataset, without deleted ones, as ``scan`` takes it.
+
+    Without ``filters`` metadata alone is read; with them the columns that they name. Errors are those of ``scan``. A
+    cancelled call leaves nothing behind.
+    """
+    checked_operator(operator, "count_rows")
+    if filters is not None:
+        chosen: dict[str, Any] = {"version": version, "tag": tag, "branch": branch}
+        async with scan(operator, path, columns=[], filters=filters, ordered=False, **chosen) as batches:
+            return sum([batch.num_rows async for batch in batches])
+    wanted = wanted_version(version, tag, branch, operation="count_rows", path=path)
+    try:
+        opened = await _open_any(operator, path, wanted)
+    except Error as error:
+        error.add_context(operation="count_rows", path=path)
+        raise
+    return opened.rows if isinstance(opened, LanceFile) else opened.count_rows()
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------

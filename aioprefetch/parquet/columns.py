@@ -26,10 +26,12 @@ import pyarrow.compute as pc
 
 from aioprefetch.errors import InvalidArgument, Unsupported
 from aioprefetch.filters import Filters, can_read, filter_expression, kept_rows, named_columns, row_mask
+from aioprefetch.parquet.byte_plan import Plan
 from aioprefetch.parquet.chunks import resolve_columns
 from aioprefetch.parquet.decoded_values import check_cast
 from aioprefetch.parquet.footer import Footer
 from aioprefetch.parquet.row_groups import read_schema
+from aioprefetch.row_ranges import RowRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,8 @@ class Projection:
             (place, ()) for place in range(len(self.read))
         ]
 
-    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The result's columns of a batch that was read."""
+    def apply(self, batch: pa.RecordBatch, first_row: int = 0) -> pa.RecordBatch:
+        """The result's columns of a batch that was read; where its rows stand does not matter."""
         if self.is_identity:
             return batch
         if not self._outputs:
@@ -154,6 +156,10 @@ class SchemaUnion:
 
     def __contains__(self, name: str) -> bool:
         return name in self._fields or name in self._partitions.names
+
+    def has_in_files(self, name: str) -> bool:
+        """Whether a file has the column itself, and not its path alone."""
+        return name in self._fields
 
     def add(self, schema: pa.Schema, path: str) -> bool:
         """Take the schema of one more file. Whether it is another one than those of the files before."""
@@ -335,11 +341,11 @@ class WantedColumns:
         known = self.union.known()
         return pa.schema([*known, *(field for field in self._others.known() if field.name not in self.union)])
 
-    def declare(self, schema: pa.Schema, path: str) -> None:
-        """Take the columns of a schema that the caller gave, in its order, instead of those of files."""
+    def declare(self, schema: pa.Schema, path: str, added: Sequence[str] = ()) -> None:
+        """Take the columns of a schema that the caller gave, in its order and with those that are ``added``."""
         self.union.declare(schema, path)
         if self._columns is None:
-            self._columns = schema.names
+            self._columns = [*schema.names, *(name for name in added if name not in schema.names)]
 
     def target(self, filters: Filters) -> Target:
         """The columns of all batches. ``InvalidArgument`` for unknown columns, ``Unsupported`` for clashing types."""
@@ -389,10 +395,20 @@ def has_column(footer: Footer, name: str) -> bool:
 class FileBatches:
     """Makes batches of the dataset from those of one file.
 
-    ``columns`` are to be read of it; ``values`` are those of its path.
+    ``columns`` are to be read of it; ``values`` are those of its path. Unless ``fills``, a column that it lacks is an
+    error. The column ``row_index`` has the numbers of the file's rows.
     """
 
-    def __init__(self, target: Target, footer: Footer, values: Mapping[str, pa.Scalar], *, is_filtered: bool) -> None:
+    def __init__(
+        self,
+        target: Target,
+        footer: Footer,
+        values: Mapping[str, pa.Scalar],
+        *,
+        is_filtered: bool,
+        fills: bool = True,
+        row_index: str | None = None,
+    ) -> None:
         self._target = target
         self._footer = footer
         self._values = values
@@ -402,20 +418,28 @@ class FileBatches:
         filtered = [name for name in self._filter_schema.names if name not in values and name in footer.schema.names]
         self.columns: list[str] = list(dict.fromkeys([*self._present, *filtered]))
         self._projection: Projection | None = None
-        known = {*self._present, *filtered, *(name for name, value in values.items() if value.is_valid)}
+        self._row_index = row_index
+        self._rows = RowRanges.of([])
+        known = {*self._present, *filtered, row_index, *(name for name, value in values.items() if value.is_valid)}
         names = [*target.names, *self._filter_schema.names]
         for name, field in zip(names, (*target.schema, *self._filter_schema), strict=True):
             if not field.nullable and name not in known:
                 raise self._unfit(name, " is not in this file, and not null in the table")
+            if not (fills or name in known or name in values):
+                raise self._unfit(name, ' is not in this file; missing_columns="null" fills it with nulls')
 
-    def projection(self, leaves: Sequence[int]) -> Projection:
-        """The projection of batches that have these leaves of the file."""
-        self._projection = Projection(self._footer, leaves, self._present)
+    def projection(self, plan: Plan) -> Projection:
+        """The projection of batches of the leaves and rows of a plan."""
+        self._projection = Projection(self._footer, plan.columns, self._present)
+        self._rows = RowRanges.of(plan.rows)
         return self._projection
 
-    def finish(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """The batch of the dataset from one that was read; ``None`` if no row of it matches."""
+    def finish(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch | None:
+        """The batch of the dataset from one that was read, ``first_row`` of the plan on; ``None`` if no row matches."""
         assert self._projection is not None
+        if self._row_index is not None:
+            numbers = self._rows.rows_between(first_row, first_row + batch.num_rows)
+            batch = batch.append_column(self._row_index, pa.array(numbers, pa.int64()))
         if self._expression is not None:
             batch = kept_rows(batch, self._matching(batch, self._expression), path=self._footer.path)
             if not batch.num_rows:
@@ -423,7 +447,7 @@ class FileBatches:
         read = iter(self._projection.apply(batch).columns)
         present = set(self._present)
         arrays = [
-            self._cast(next(read), field) if name in present else self._constant(name, field, batch.num_rows)
+            self._cast(next(read), field) if name in present else self._made(name, field, batch)
             for name, field in zip(self._target.names, self._target.schema, strict=True)
         ]
         if not arrays:
@@ -435,14 +459,17 @@ class FileBatches:
         for field in self._filter_schema:
             place = -1 if field.name in self._values else batch.schema.get_field_index(field.name)
             if place < 0:
-                arrays.append(self._constant(field.name, field, batch.num_rows))
+                arrays.append(self._made(field.name, field, batch))
             else:
                 arrays.append(self._cast(batch.column(place), field))
         seen = pa.Table.from_arrays(arrays, names=self._filter_schema.names)
         return row_mask(seen, expression, rows=batch.num_rows, path=self._footer.path)
 
-    def _constant(self, name: str, field: pa.Field, rows: int) -> pa.Array:
-        value = self._values.get(name)
+    def _made(self, name: str, field: pa.Field, batch: pa.RecordBatch) -> pa.Array:
+        """A column that the file does not have: the numbers of the rows, a value of the path, or nulls."""
+        if name == self._row_index:
+            return batch.column(batch.num_columns - 1)
+        value, rows = self._values.get(name), batch.num_rows
         return pa.nulls(rows, field.type) if value is None else pa.repeat(value.cast(field.type), rows)
 
     def _cast(self, array: pa.Array, field: pa.Field) -> pa.Array:

@@ -255,7 +255,7 @@ def _runs(sizes: Sequence[int], bytes_max: int) -> list[tuple[int, int]]:
     return runs
 
 
-Finish = Callable[[pa.RecordBatch], "pa.RecordBatch | None"]
+Finish = Callable[[pa.RecordBatch, int], "pa.RecordBatch | None"]
 
 
 def file_part(
@@ -273,7 +273,7 @@ def file_part(
 ) -> ScanPart:
     """The part of a planned file. Files with a smaller ``rank`` are needed before it.
 
-    ``finish`` is applied to its batches; ``on_close`` is called when all its pages are released.
+    ``finish`` is applied to its batches (``ScanPart``); ``on_close`` is called when all its pages are released.
     """
     memory = SparseFile(footer.size, path=footer.path)
     windows, units = WindowMaker(footer, plan, projection, memory, pages, segment_bytes=limits.segment_bytes).make(

@@ -8,7 +8,7 @@ before any I/O and copied, since a scan may begin long after the call.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -44,6 +44,15 @@ class ScanArguments:
     rows: Sequence[Range] | None = None
     filters: Filters = None
     filters_rows: bool = True
+
+    def limited(self, limit: int | None) -> ScanArguments:
+        """These, with the first ``limit`` rows alone where it is known before any is read which they are."""
+        if limit is None or self.filters is not None or self.row_groups is not None:
+            return self
+        first: list[Range] = []
+        for start, end in [(0, limit)] if self.rows is None else joined(self.rows):
+            first.append((start, min(end, start + limit - total_length(first))))
+        return replace(self, rows=first)
 
 
 def scan_arguments(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -11,17 +11,18 @@ from typing import Any, Literal, TypedDict, Unpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from aioprefetch.computed_columns import asked_columns
 from aioprefetch.errors import ConfigInvalid, IsADirectory, NotFound
 from aioprefetch.filters import Filters, check_expression, filter_expression, filtered
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.parquet.byte_plan import Plan, PlanLimits, plans_html
 from aioprefetch.parquet.columns import Projection
+from aioprefetch.parquet.dataset.ahead import in_order
 from aioprefetch.parquet.dataset.files import DatasetFile, checked_source, files_instead, find_files
 from aioprefetch.parquet.dataset.scan import (
     DatasetRequest,
     checked_choice,
-    in_order,
     listed_footer,
     plan_dataset,
     prepare_dataset,
@@ -32,7 +33,7 @@ from aioprefetch.parquet.footer import footer as read_footer
 from aioprefetch.parquet.plan import plan_scan, scan_arguments
 from aioprefetch.parquet.pruning import filter_columns, normalized_filters
 from aioprefetch.ranges import ByteCount, at_least, bytes_at_least
-from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options, io_options
+from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options, column_names, io_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
 from aioprefetch.scheduler.io_service import SLOTS_MAX, IoService
 from aioprefetch.scheduler.pages import PreparedScan
@@ -47,10 +48,11 @@ def scan(
     operator: Operator,
     path: str | Sequence[str],
     *,
-    columns: Iterable[str] | None = None,
+    columns: Iterable[str] | Mapping[str, str | pc.Expression] | None = None,
     row_groups: Iterable[int] | None = None,
     rows: Sequence[int] | Iterable[Sequence[int]] | None = None,
     filters: Any = None,
+    limit: int | None = None,
     batch_rows: int = BATCH_ROWS,
     batch_bytes: ByteCount | None = None,
     readahead: int = READAHEAD_BATCHES,
@@ -67,6 +69,11 @@ def scan(
     ordered: bool = True,
     schema: pa.Schema | None = None,
     partitioning: Literal["hive"] | None = "hive",
+    partition_schema: pa.Schema | None = None,
+    missing_columns: Literal["null", "error"] = "null",
+    extra_columns: Literal["ignore", "error"] = "ignore",
+    include_file_paths: str | None = None,
+    row_index_name: str | None = None,
     filter_rows: bool = True,
     int96_unit: Literal["us", "ns"] | None = None,
 ) -> BatchScan:
@@ -94,7 +101,8 @@ def scan(
         stands, for which nothing is listed.
     columns
         Names, in the order of the result. ``"a.b"`` is field ``b`` of struct ``a``, and comes as a column ``b``. An
-        empty list gives batches with rows and no columns, for which no data is requested.
+        empty list gives batches with rows and no columns, for which no data is requested. A mapping gives new names,
+        and columns by expressions: ``{"total": pc.field("price") * pc.field("count")}``.
     row_groups
         Numbers of row groups; they are read in the order of the file.
     rows
@@ -103,6 +111,9 @@ def scan(
     filters
         As in pyarrow: ``[(column, operator, value), ...]``, lists of these, or an Expression. Row groups and pages
         whose statistics match nothing are not requested.
+    limit
+        The first rows that match, and no more: then requests end. With 0 no data is requested. With ``ordered=False``
+        any that match.
     batch_rows
         The rows of a batch (``BatchScan``).
     batch_bytes
@@ -142,6 +153,19 @@ def scan(
     partitioning
         ``"hive"``: directories ``name=value`` are columns, below a directory that is scanned and in the whole path of
         other files. ``None``: they are not.
+    partition_schema
+        The types of columns of paths, instead of those that their values show. A column that no path has is null.
+    missing_columns
+        ``"error"``: a file without a column that is asked for, or filtered by, is ``Unsupported``.
+    extra_columns
+        ``"error"``: a file with a column that ``schema`` does not have, or without ``schema`` the first file, is
+        ``Unsupported``.
+    include_file_paths
+        The name of one more column, the last but ``row_index_name``: the path of the file of a row. Filters take it,
+        too; files that do not match are not opened.
+    row_index_name
+        The name of one more column, the last: the number of the row in its file, from 0, before any filter. (polars
+        counts through all files.)
     filter_rows
         ``False``: ``filters`` leave out files, row groups and pages alone, and all rows of the others come. For
         callers that filter what they get themselves.
@@ -152,13 +176,13 @@ def scan(
     """
     source = checked_source(path)
     name = str(source)
-    options = batch_options(batch_rows, batch_bytes, readahead, path=name)
+    options = batch_options(batch_rows, batch_bytes, readahead, limit, path=name)
+    added = added_columns(include_file_paths, row_index_name, path=name)
+    columns, computed = asked_columns(columns, added=added, path=name)
     filters_rows = Arguments("scan", name).flag("filter_rows", filter_rows)
     arguments = scan_arguments(
         name, columns=columns, row_groups=row_groups, rows=rows, filters=filters, filters_rows=filters_rows
-    )
-    if page_bytes_max is not None:
-        page_bytes_max = bytes_at_least(1, page_bytes_max, "page_bytes_max", operation="scan", path=name)
+    ).limited(options.limit)
     request = DatasetRequest(
         source=source,
         arguments=arguments,
@@ -167,30 +191,44 @@ def scan(
         ),
         batch_rows=options.rows,
         page_checksums=Arguments("scan", name).flag("page_checksums", page_checksums),
-        page_bytes_max=page_bytes_max,
+        page_bytes_max=None
+        if page_bytes_max is None
+        else bytes_at_least(1, page_bytes_max, "page_bytes_max", operation="scan", path=name),
         schema=schema,
         has_partitions=checked_choice("partitioning", partitioning, "hive", path=name) is not None,
         is_ordered=Arguments("scan", name).flag("ordered", ordered),
         int96_unit=checked_choice("int96_unit", int96_unit, "us", "ns", path=name),
+        partition_schema=partition_schema,
+        fills_missing=checked_choice("missing_columns", missing_columns, "null", "error", path=name) != "error",
+        ignores_extra=checked_choice("extra_columns", extra_columns, "ignore", "error", path=name) != "error",
+        path_column=include_file_paths,
+        row_index=row_index_name,
     )
-    if size is not None:
-        size = at_least(0, size, "size", operation="scan", path=name)
+    size = None if size is None else at_least(0, size, "size", operation="scan", path=name)
     one = _OneFile(name, arguments.row_groups, _checked_footer(footer, name), size, version, if_match)
-    if source.one_file is None or schema is not None:
+    prepare = partial(_prepare_file, operator, one, request)
+    if source.one_file is None or schema is not None or added:
         one.refuse_many()
         prepare = partial(prepare_dataset, operator, request)
-    else:
-        prepare = partial(_prepare_file, operator, one, request)
-    return BatchScan(operator, prepare, path=name, options=options)
+    return BatchScan(operator, prepare if computed is None else computed.prepare(prepare), path=name, options=options)
+
+
+def added_columns(*names: object, path: str) -> list[str]:
+    """The names of a caller for columns that files do not have. ``InvalidType`` for other than text, also if twice."""
+    given = column_names([name for name in names if name is not None], path=path)
+    if len(set(given)) < len(given):
+        raise ConfigInvalid(f"include_file_paths and row_index_name are both {given[0]!r}", operation="scan", path=path)
+    return given
 
 
 class ScanOptions(TypedDict, total=False):
     """The options of ``scan`` and ``read_table``; ``scan`` documents them."""
 
-    columns: Iterable[str] | None
+    columns: Iterable[str] | Mapping[str, str | pc.Expression] | None
     row_groups: Iterable[int] | None
     rows: Sequence[int] | Iterable[Sequence[int]] | None
     filters: Any
+    limit: int | None
     batch_rows: int
     batch_bytes: ByteCount | None
     readahead: int
@@ -207,6 +245,11 @@ class ScanOptions(TypedDict, total=False):
     ordered: bool
     schema: pa.Schema | None
     partitioning: Literal["hive"] | None
+    partition_schema: pa.Schema | None
+    missing_columns: Literal["null", "error"]
+    extra_columns: Literal["ignore", "error"]
+    include_file_paths: str | None
+    row_index_name: str | None
     filter_rows: bool
     int96_unit: Literal["us", "ns"] | None
 
@@ -310,10 +353,15 @@ def _finish(projection: Projection, footer: Footer, filters: Filters) -> Finish 
 
 
 def _filter_and_project(
-    projection: Projection, expression: pc.Expression, names: Sequence[str], path: str, batch: pa.RecordBatch
+    projection: Projection,
+    expression: pc.Expression,
+    names: Sequence[str],
+    path: str,
+    batch: pa.RecordBatch,
+    first_row: int,
 ) -> pa.RecordBatch | None:
     kept = filtered(batch, expression, names, path=path)
-    return projection.apply(kept) if kept.num_rows else None
+    return projection.apply(kept, first_row) if kept.num_rows else None
 
 
 def _checked_footer(footer: Footer | None, path: str) -> Footer | None:

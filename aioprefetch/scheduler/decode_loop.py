@@ -50,12 +50,13 @@ SHORT_BATCH_SECONDS = 1.0
 class BatchOptions:
     """How a scan cuts its rows: at most ``rows`` rows and about ``bytes`` bytes of Arrow memory a batch.
 
-    ``bytes`` is ``None`` for as many as the memory of the operator allows.
+    ``bytes`` is ``None`` for as many as the memory of the operator allows. After ``limit`` rows the scan is over.
     """
 
     rows: int
     bytes: int | None = None
     readahead: int = READAHEAD_BATCHES
+    limit: int | None = None
 
 
 @dataclass(slots=True)
@@ -85,6 +86,7 @@ class DecodeLoop:
         self._progress: asyncio.Future[None] | None = None
         self._threads = asyncio.Semaphore(DECODES_MAX)
         self._works: list[Work] = []
+        self._still_decoding: list[asyncio.Future[pa.RecordBatch | None]] = []
 
     def start(self) -> None:
         """Start scheduling and decoding in the background."""
@@ -128,14 +130,14 @@ class DecodeLoop:
 
     async def aclose(self) -> None:
         """``close``, and wait for the batches that threads are at: they may still read pages."""
-        running = self.close()
-        if running:
-            await asyncio.wait(running)
+        self.close()
+        if self._still_decoding:
+            await asyncio.wait(self._still_decoding)
 
-    def close(self) -> list[asyncio.Future[pa.RecordBatch | None]]:
+    def close(self) -> None:
         """Stop both loops and release every page. Needs no response; may be called twice.
 
-        Returns the batches that threads are still decoding. They release their pages at the end.
+        Batches that threads are still decoding release their pages at the end.
         """
         self._end(self._closed("the scan was closed"))
         for work in self._works:
@@ -162,11 +164,11 @@ class DecodeLoop:
                 part.root.close()
             self._scan.service.close()
 
+        self._still_decoding += running
         for batch in running:
             batch.add_done_callback(give_back)
         if not running:
             give_back()
-        return running
 
     def _closed(self, what: str) -> Closed:
         return Closed(what, operation="scan", path=self._path)
@@ -210,7 +212,7 @@ class DecodeLoop:
                 scheduled = line.rows
             rows = await self._loaded(part.root, rows)
             rows = part.root.fitting_rows(rows, self._batch_bytes)
-            self._decode(part.root.drain(rows))
+            self._decode(part.root.drain(rows), drained)
             drained += rows
 
     def _accept(self, line: ScanLine[Any]) -> None:
@@ -244,14 +246,16 @@ class DecodeLoop:
             waiting.cancel()
             del waiting  # The traceback of its error holds this frame.
 
-    def _decode(self, task: DecodeTask) -> None:
-        finish = None if self._part is None else self._part.finish
+    def _decode(self, task: DecodeTask, first_row: int) -> None:
+        finish, compute = None if self._part is None else self._part.finish, self._scan.compute
 
         def decode() -> pa.RecordBatch | None:
-            batch = task.decode()
-            return batch if finish is None else finish(batch)
+            batch: pa.RecordBatch | None = task.decode()
+            if batch is not None and finish is not None:
+                batch = finish(batch, first_row)
+            return batch if batch is None or compute is None else compute(batch)
 
-        if task.is_cheap and finish is None:
+        if task.is_cheap and finish is None and compute is None:
             batch: asyncio.Future[pa.RecordBatch | None] = self._runtime.loop.create_future()
             try:
                 batch.set_result(decode())
@@ -353,6 +357,7 @@ class UnorderedLoop:
         self.close()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._lanes.clear()  # The tracebacks of their errors hold this loop.
+        self._idle.clear()
         for lane in lanes:
             await lane.aclose()
         close = getattr(self._parts, "aclose", None)
@@ -366,7 +371,6 @@ class UnorderedLoop:
             lane.close()
         for task in self._lanes.values():
             task.cancel()
-        self._idle.clear()
         self._scan.service.close()
 
     async def next_part(self) -> ScanPart | None:
@@ -377,9 +381,8 @@ class UnorderedLoop:
     def loop_of(self, part: ScanPart) -> tuple[DecodeLoop, _Shared]:
         """A loop for one part, started."""
         shared = _Shared(self._scan.service)
-        loop = DecodeLoop(
-            self._runtime, PreparedScan(self._scan.schema, [part], shared), self._options, path=self._path
-        )
+        alone = replace(self._scan, parts=[part], service=shared)
+        loop = DecodeLoop(self._runtime, alone, self._options, path=self._path)
         if self._closed:
             loop.close()
         self._check_open()

@@ -140,15 +140,15 @@ class ScanPart:
     """The columns and rows that are scheduled and decoded together: a file. No batch spans two parts.
 
     ``columns`` emit pages that ``root`` accepts, until each covers ``rows`` rows. ``finish`` is applied to a decoded
-    batch, in the thread that decoded it: filters, columns to be dropped; ``None`` or a batch without rows is not
-    delivered.
+    batch and the number of its first row in the part, in the thread that decoded it: filters, columns to be dropped;
+    ``None`` or a batch without rows is not delivered.
     """
 
     columns: Sequence[ColumnScheduler[Any]]
     root: RootDecoder[Any]
     io: PageIo
     rows: int
-    finish: Callable[[pa.RecordBatch], pa.RecordBatch | None] | None = None
+    finish: Callable[[pa.RecordBatch, int], pa.RecordBatch | None] | None = None
 
 
 class ReadService(Protocol):
@@ -172,10 +172,12 @@ class PreparedScan:
     """A scan whose metadata is known.
 
     ``parts`` are taken one after the other; an iterator may read the metadata of the next ones meanwhile, and is closed
-    in any case. Unless ``is_ordered``, several are decoded at once, and batches come as they are ready.
+    in any case. Unless ``is_ordered``, several are decoded at once, and batches come as they are ready. ``compute``
+    makes the batches of ``schema`` from those of the parts, in the thread that decoded them.
     """
 
     schema: pa.Schema
     parts: Sequence[ScanPart] | AsyncIterator[ScanPart]
     service: ReadService
     is_ordered: bool = True
+    compute: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None

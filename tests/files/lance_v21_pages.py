@@ -6,11 +6,11 @@ import pyarrow as pa
 
 from aioprefetch.lance.footer import LanceFile
 from aioprefetch.lance.output import RecordRoot
-from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.structural import assembly, make_field
 from aioprefetch.lance.structural.layouts import parse_layout
 from aioprefetch.lance.structural.pages import page_scheduler
 from aioprefetch.ranges import Range
+from aioprefetch.row_ranges import RowRanges
 from tests.files import lance_v20_pages
 from tests.files.lance_v20_pages import MemoryIo, drain_all
 

@@ -155,7 +155,7 @@ class PretendedScan:
             ScanPart(columns, root, NoIo(), sum(part[0]) if part else 0)
             for part, columns, root in zip(parts, self.columns, self.roots, strict=True)
         ]
-        self.finish: Callable[[pa.RecordBatch], pa.RecordBatch | None] | None = None
+        self.finish: Callable[[pa.RecordBatch, int], pa.RecordBatch | None] | None = None
         self.is_ordered = True
 
     def prepared(self) -> PreparedScan:

@@ -38,6 +38,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("scan", "directories"),
     ("expressions",),
     ("filters",),
+    ("computed_columns", "row_ranges"),
     ("parquet", "lance"),
     ("arrow", "asgi", "fsspec", "obspec", "otel", "polars", "progress", "prometheus", "zarr"),
     ("source",),

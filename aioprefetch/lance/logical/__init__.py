@@ -9,8 +9,8 @@ from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.logical.fields import ColumnPages, LogicalField, PrimitiveField
 from aioprefetch.lance.logical.nested import ListField, StructField, TopDecoder, TopScheduler, blamed_on
 from aioprefetch.lance.physical import encodings as enc
-from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
+from aioprefetch.row_ranges import RowRanges
 from aioprefetch.scheduler.pages import ColumnScheduler
 
 if TYPE_CHECKING:

@@ -43,9 +43,9 @@ from aioprefetch.lance.physical.protocols import OutputBuffer, PageRows, Physica
 from aioprefetch.lance.physical.reads import FollowUp, LoadingPage
 from aioprefetch.lance.physical.strings import Ends, StoredEnds, new_offsets, put_validity
 from aioprefetch.lance.physical.value import BasicRows, NullRows
-from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.schema import BLOB_DESCRIPTION
 from aioprefetch.ranges import OFFSET_MAX
+from aioprefetch.row_ranges import RowRanges
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PendingRead
 
 if TYPE_CHECKING:

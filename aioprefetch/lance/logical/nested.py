@@ -33,8 +33,8 @@ from aioprefetch.lance.output import ArrayTask, WrappedColumn
 from aioprefetch.lance.physical.protocols import PageRows
 from aioprefetch.lance.physical.reads import FollowUp, LoadingPage
 from aioprefetch.lance.physical.strings import Ends, StoredEnds
-from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
+from aioprefetch.row_ranges import RowRanges
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PendingRead
 
 

@@ -32,8 +32,8 @@ from aioprefetch.lance.physical.protocols import (
 from aioprefetch.lance.physical.reads import check_fits, joined
 from aioprefetch.lance.physical.strings import TextRows, put_validity
 from aioprefetch.lance.physical.value import Value, ValueRows
-from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
+from aioprefetch.row_ranges import RowRanges
 
 Assemble = Callable[[PhysicalPageDecoder | EncodedPage], pa.Array]
 

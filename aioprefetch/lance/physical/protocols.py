@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from aioprefetch.errors import Unsupported
-from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
+from aioprefetch.row_ranges import RowRanges
 
 DecodedT = TypeVar("DecodedT")
 DecodedT_co = TypeVar("DecodedT_co", covariant=True)

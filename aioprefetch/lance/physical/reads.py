@@ -14,8 +14,8 @@ import numpy as np
 
 from aioprefetch.errors import Closed, UntrustedMetadata, copy_of
 from aioprefetch.lance.physical.protocols import Bytes, PhysicalPageScheduler
-from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
+from aioprefetch.row_ranges import RowRanges
 from aioprefetch.scheduler.pages import PageIo, PendingRead
 from aioprefetch.scheduler.pending_read import QueuedRead, Stretch
 

@@ -34,8 +34,8 @@ from aioprefetch.lance.physical.protocols import (
     packed,
 )
 from aioprefetch.lance.physical.reads import check_fits, joined
-from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import OFFSET_MAX, Range
+from aioprefetch.row_ranges import RowRanges
 
 Numbers = npt.NDArray[np.uint64]
 _WIDTH = 8

@@ -26,8 +26,8 @@ from aioprefetch.lance.physical.protocols import (
     zeros,
 )
 from aioprefetch.lance.physical.reads import check_fits, joined
-from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
+from aioprefetch.row_ranges import RowRanges
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from aioprefetch.errors import Unsupported
 from aioprefetch.lance.footer import LanceFile
-from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.schema import Field
 from aioprefetch.lance.structural.assembly import CONCATENATED, leaves
 from aioprefetch.lance.structural.column import LeafColumn, StructuralColumn, StructuralField
 from aioprefetch.lance.structural.layouts import parse_layout
 from aioprefetch.ranges import Range
+from aioprefetch.row_ranges import RowRanges
 
 __all__ = ["CONCATENATED", "make_field", "parse_layout"]
 

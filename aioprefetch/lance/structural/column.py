@@ -16,13 +16,13 @@ from aioprefetch.errors import Error, Unsupported, UntrustedMetadata
 from aioprefetch.lance.footer import PageMetadata
 from aioprefetch.lance.output import ArrayTask, fixed_width, offset_bytes
 from aioprefetch.lance.physical.reads import LoadingPage
-from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.schema import Field
 from aioprefetch.lance.structural.assembly import assemble_field
 from aioprefetch.lance.structural.decoded_rows import DecodedRows, LoadedRows
 from aioprefetch.lance.structural.layouts import Constant, Fsst, FullZip, General, MiniBlock, PageLayout, parse_layout
 from aioprefetch.lance.structural.pages import page_scheduler
 from aioprefetch.lance.structural.values import damaged
+from aioprefetch.row_ranges import RowRanges
 from aioprefetch.scheduler.pages import PageIo, PendingRead
 
 # With small batches about this much is decoded ahead, and held by the page until it is drained: a decoding step over

@@ -17,7 +17,6 @@ import numpy as np
 
 from aioprefetch.errors import Unsupported
 from aioprefetch.lance.compression import decompress_within
-from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.structural import chunk_values
 from aioprefetch.lance.structural.chunk_values import ChunkBuffer
 from aioprefetch.lance.structural.layouts import (
@@ -46,6 +45,7 @@ from aioprefetch.lance.structural.values import (
     runs,
 )
 from aioprefetch.ranges import Range, total_length
+from aioprefetch.row_ranges import RowRanges
 
 LEVEL_BITS = 16
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from aioprefetch.errors import Unsupported
 from aioprefetch.lance.compression import decode_fsst, decompress_within
-from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.structural.chunk_values import no_items
 from aioprefetch.lance.structural.decoded_rows import (
     DecodedRows,
@@ -51,6 +50,7 @@ from aioprefetch.lance.structural.values import (
     runs,
 )
 from aioprefetch.ranges import Range, total_length
+from aioprefetch.row_ranges import RowRanges
 
 # The maximum size of a decompressed value.
 VALUE_BYTES_MAX = 256 << 20

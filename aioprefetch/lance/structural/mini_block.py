@@ -19,7 +19,6 @@ import numpy as np
 
 from aioprefetch.errors import Unsupported
 from aioprefetch.lance.compression import decode_fsst, decompress_within
-from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.structural import chunk_values
 from aioprefetch.lance.structural.chunk_values import ChunkBuffer, Pick, split_runs
 from aioprefetch.lance.structural.decoded_rows import (
@@ -60,6 +59,7 @@ from aioprefetch.lance.structural.values import (
     little_endian,
 )
 from aioprefetch.ranges import Range
+from aioprefetch.row_ranges import RowRanges
 
 ALIGNMENT = 8
 # The word of a chunk has four bits for the logarithm of its number of values.

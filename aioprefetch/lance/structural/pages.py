@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from aioprefetch.lance.physical.protocols import Direct, PhysicalPageScheduler
-from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.structural.chunk_values import ChunkBuffer
 from aioprefetch.lance.structural.decoded_rows import (
     LEVEL_BITS,
@@ -41,6 +40,7 @@ from aioprefetch.lance.structural.layouts import (
 from aioprefetch.lance.structural.mini_block import MiniBlockScheduler
 from aioprefetch.lance.structural.values import Bytes, Coded, Fixed, Levels, Nulls, Texts, Values, as_bytes, damaged
 from aioprefetch.ranges import Range, total_length
+from aioprefetch.row_ranges import RowRanges
 
 # The maximum number of levels of a page, far above the pages of real writers: a few runs can claim any number.
 LEVELS_MAX = 1 << 26

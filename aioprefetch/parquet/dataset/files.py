@@ -213,14 +213,17 @@ def path_values(path: str, base: str = "") -> dict[str, str | None]:
 class Partitions:
     """The partition columns of a list of files: one row for each file, in their order.
 
-    Columns that ``schema`` has are of its types; ``Unsupported`` where a value is not of that type.
+    Columns that ``schema`` has are of its types; ``Unsupported`` where a value is not of that type. ``others`` are
+    columns that batches get beside those of partitions and files.
     """
 
-    def __init__(self, values: Sequence[Values], schema: pa.Schema | None = None) -> None:
+    def __init__(
+        self, values: Sequence[Values], schema: pa.Schema | None = None, others: Sequence[pa.Field] = ()
+    ) -> None:
         names = dict.fromkeys(name for of_file in values for name in of_file)
         columns = [_typed(name, [of_file.get(name) for of_file in values], schema) for name in names]
         fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)]
-        self.schema: pa.Schema = pa.schema(fields)
+        self.schema: pa.Schema = pa.schema([*fields, *others])
         self._columns = dict(zip(names, columns, strict=True))
         self._files = len(values)
 

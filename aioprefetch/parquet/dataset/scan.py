@@ -8,13 +8,11 @@ be fetched of the next ones is, while one is decoded, in one budget with its pag
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +26,7 @@ from aioprefetch.errors import (
     IsADirectory,
     NotFound,
     ObjectChanged,
+    Unsupported,
 )
 from aioprefetch.filters import Dnf
 from aioprefetch.operator.operator import Operator
@@ -39,6 +38,7 @@ from aioprefetch.parquet.columns import (
     columns_alike,
     prunable_filters,
 )
+from aioprefetch.parquet.dataset.ahead import Ahead, Job, in_order
 from aioprefetch.parquet.dataset.files import DatasetFile, Partitions, Source, files_instead, find_files, path_values
 from aioprefetch.parquet.file_part import BUDGET_SHARE, REQUESTS_HELD, SEGMENT_BYTES_MIN, file_part, memory_limits
 from aioprefetch.parquet.footer import TAIL_BYTES, Footer, seen_size, without_data
@@ -47,92 +47,9 @@ from aioprefetch.parquet.page_metadata import PAGE_BYTES_DEFAULT, PageOptions
 from aioprefetch.parquet.plan import ScanArguments, plan_scan
 from aioprefetch.parquet.pruning import prune_by_expression
 from aioprefetch.ranges import Range, intersected, joined
-from aioprefetch.runtime.task_group import all_stopped
 from aioprefetch.scheduler.decode_loop import PARTS_AT_ONCE
 from aioprefetch.scheduler.io_service import SLOTS_MAX, IoService
 from aioprefetch.scheduler.pages import PreparedScan, ScanPart
-
-T = TypeVar("T")
-
-
-class Job(NamedTuple, Generic[T]):
-    """The work on one file, and the bytes that it may bring into memory."""
-
-    start: Callable[[], Coroutine[Any, Any, T]]
-    size_bytes: int
-
-
-class Ahead(Generic[T]):
-    """The results of jobs, in their order, while at most ``jobs_max`` of them are open, with ``bytes_max`` together.
-
-    A job is open from its start until ``leave`` is called for it. Two are always let in, of any size: a file ends where
-    the next one begins.
-    ``aclose`` cancels what runs.
-    """
-
-    def __init__(self, jobs: Iterator[Job[T]], *, jobs_max: int, bytes_max: int) -> None:
-        self._jobs = jobs
-        self._jobs_max = jobs_max
-        self._bytes_max = bytes_max
-        self._running: deque[tuple[asyncio.Task[T], int]] = deque()
-        self._next: Job[T] | None = next(jobs, None)
-        self._open = 0
-        self._open_bytes = 0
-        self._room = asyncio.Event()
-        self._closed = False
-
-    async def next(self) -> tuple[T, Callable[[], None]] | None:
-        """The result of the next job and its ``leave``, to be called once; ``None`` after the last."""
-        self._launch()
-        while not self._running:
-            if self._next is None or self._closed:
-                return None
-            self._room.clear()
-            await self._room.wait()
-            self._launch()
-        task, size = self._running.popleft()
-        try:
-            return await task, partial(self.leave, size)
-        finally:
-            del task  # The traceback of its error holds this frame.
-
-    async def aclose(self) -> None:
-        """Cancel the jobs that run, and wait for their ends."""
-        self._closed = True
-        self._room.set()
-        tasks = [task for task, _ in self._running]
-        self._running.clear()
-        await all_stopped(tasks)
-
-    def leave(self, size_bytes: int) -> None:
-        """A job of this size is no longer open."""
-        self._open -= 1
-        self._open_bytes -= size_bytes
-        self._launch()
-        self._room.set()
-
-    def _launch(self) -> None:
-        while not self._closed and (job := self._next) is not None and self._has_room(job.size_bytes):
-            self._open += 1
-            self._open_bytes += job.size_bytes
-            self._running.append((asyncio.ensure_future(job.start()), job.size_bytes))
-            self._next = next(self._jobs, None)
-
-    def _has_room(self, size_bytes: int) -> bool:
-        return self._open < 2 or (self._open < self._jobs_max and self._open_bytes + size_bytes <= self._bytes_max)
-
-
-async def in_order(starts: Iterable[Callable[[], Coroutine[Any, Any, T]]], width: int) -> AsyncGenerator[T, None]:
-    """The results of works in their order, ``width`` of which run at once."""
-    ahead = Ahead((Job(start, 0) for start in starts), jobs_max=max(width, 1), bytes_max=0)
-    try:
-        while (found := await ahead.next()) is not None:
-            result, leave = found
-            leave()
-            yield result
-    finally:
-        await ahead.aclose()
-
 
 # --- the scan ---------------------------------------------------------------------------------------------------------
 
@@ -164,6 +81,16 @@ class DatasetRequest:
     page_bytes_max: int | None = None
     is_ordered: bool = True
     int96_unit: str | None = None
+    partition_schema: pa.Schema | None = None
+    fills_missing: bool = True
+    ignores_extra: bool = True
+    path_column: str | None = None
+    row_index: str | None = None
+
+    @property
+    def added(self) -> list[str]:
+        """The names of the columns that tell of a row where it comes from."""
+        return [name for name in (self.path_column, self.row_index) if name is not None]
 
     def page_options(self, memory_bytes: int) -> PageOptions:
         """How pages are checked, in a runtime of ``memory_bytes``."""
@@ -183,9 +110,10 @@ async def prepare_dataset(
     operator: Operator, request: DatasetRequest, files: Sequence[DatasetFile] | None = None
 ) -> PreparedScan:
     """List the files, read what their schema takes, and prepare the scan. ``files`` are those of an earlier listing."""
+    known = None
     if files is None:
-        files = await source_files(operator, request.source)
-    scan = _DatasetScan(operator, request, files)
+        files, known = await source_files(operator, request.source)
+    scan = _DatasetScan(operator, request, files, known)
     try:
         return await scan.prepared()
     except BaseException:
@@ -195,23 +123,23 @@ async def prepare_dataset(
 
 async def plan_dataset(operator: Operator, request: DatasetRequest) -> list[Plan]:
     """The plan of each file that the scan of ``prepare_dataset`` reads, in their order."""
-    scan = _DatasetScan(operator, request, await source_files(operator, request.source))
+    scan = _DatasetScan(operator, request, *await source_files(operator, request.source))
     try:
         return await scan.plans()
     finally:
         scan.service.close()
 
 
-async def source_files(operator: Operator, source: Source) -> list[DatasetFile]:
-    """The files of a source; a path alone is a file if it has a footer, and a directory if it is none."""
+async def source_files(operator: Operator, source: Source) -> tuple[list[DatasetFile], Footer | None]:
+    """The files of a source; a path alone is a file if it has a footer, which is given too, or else a directory."""
     path = source.one_file
     if path is None:
-        return await find_files(operator, source)
+        return await find_files(operator, source), None
     try:
         found = await read_footer(operator, path, everything=True, size=seen_size(operator, path))
     except (NotFound, IsADirectory) as error:
-        return await files_instead(operator, path, error)
-    return [DatasetFile(path, size=found.size, etag=found.etag)]
+        return await files_instead(operator, path, error), None
+    return [DatasetFile(path, size=found.size, etag=found.etag)], found
 
 
 async def listed_footer(
@@ -252,13 +180,19 @@ class _PlannedFile(NamedTuple):
 class _DatasetScan:
     """One scan: its files, what is known of each, and the service that reads them."""
 
-    def __init__(self, operator: Operator, request: DatasetRequest, files: Sequence[DatasetFile]) -> None:
+    def __init__(
+        self,
+        operator: Operator,
+        request: DatasetRequest,
+        files: Sequence[DatasetFile],
+        known: Footer | None = None,
+    ) -> None:
+        """``known`` is the footer of the one file."""
         self._operator = operator
         self._request = request
         self._arguments = request.arguments
         self._files = files
-        values = [path_values(file.path, file.base) if request.has_partitions else {} for file in files]
-        self._partitions = Partitions(values, request.schema)
+        self._partitions = self._partitions_of(files)
         self._left: list[Dnf | None] = [None] * len(files)
         self._held: dict[int, Footer] = {}
         self._carried: dict[int, int] = {}
@@ -266,10 +200,49 @@ class _DatasetScan:
         self._row_counts: dict[int, int] = {}
         self._rows: dict[int, list[Range]] = {}
         self._held_bytes = 0
+        self._known_names = None if request.schema is None else {*request.schema.names}
         self.service = _service(operator, request)
         self._budget_bytes = self.service.memory.limit_bytes or operator.runtime().options.memory_bytes
         whole = whole_files([file.size for file in files], self._block_bytes, self._budget_bytes // _WHOLE_FILES_SHARE)
         self._is_whole = whole
+        if known is not None:
+            footer = known.with_int96_unit(request.int96_unit)
+            self._hold(0, footer if whole[0] else without_data(footer, operator))
+
+    def _partitions_of(self, files: Sequence[DatasetFile]) -> Partitions:
+        """The columns of paths: those of partitions, and the paths themselves; and the column of the rows' numbers."""
+        request, typed = self._request, dict[str, pa.Field]()
+        values = [path_values(file.path, file.base) if request.has_partitions else {} for file in files]
+        for field in (*(request.schema or ()), *(request.partition_schema or ())):
+            typed[field.name] = field
+        for name in request.added:
+            if any(name in of_file for of_file in values):
+                raise self._taken(name)
+        for field in request.partition_schema or ():
+            values[0].setdefault(field.name, None)
+        if request.path_column is not None:
+            typed[request.path_column] = pa.field(request.path_column, pa.string())
+            values = [{**of_file, request.path_column: file.path} for of_file, file in zip(values, files, strict=True)]
+        others = [] if request.row_index is None else [pa.field(request.row_index, pa.int64())]
+        return Partitions(values, pa.schema(list(typed.values())), others)
+
+    def _taken(self, name: str) -> InvalidArgument:
+        return InvalidArgument(
+            f"the files have a column {name!r} already: give include_file_paths= and row_index_name= another name",
+            operation="scan",
+            path=self._files[0].path,
+        )
+
+    def _check_extra(self, footer: Footer) -> None:
+        """``Unsupported`` for a column of a file that the table does not have."""
+        known = "the first file" if self._request.schema is None else "schema="
+        for name in footer.schema.names:
+            if name not in (self._known_names or ()):
+                raise Unsupported(
+                    f'column {name!r} is not in {known}; extra_columns="ignore" allows it',
+                    operation="scan",
+                    path=footer.path,
+                )
 
     @property
     def _block_bytes(self) -> int:
@@ -289,15 +262,22 @@ class _DatasetScan:
 
     async def _targeted(self) -> tuple[list[int], Target]:
         """The numbers of the files that have wanted rows, as far as their paths and footers tell, and the columns."""
-        wanted, unseen = WantedColumns(self._arguments.columns, self._partitions.schema), 0
+        added, columns, unseen = self._request.added, self._arguments.columns, 0
+        if columns is not None:
+            columns = [*columns, *(name for name in added if name not in columns)]
+        wanted = WantedColumns(columns, self._partitions.schema)
         chosen = await self._chosen()
         if self._request.schema is None:
             read = chosen or [0]
             async for footer in self._footers(read):
+                self._known_names = self._known_names or {*footer.schema.names}
                 wanted.add(footer)
             unseen = await self._look_at_others(read, wanted)
         else:
-            wanted.declare(self._request.schema, self._files[0].path)
+            wanted.declare(self._request.schema, self._files[0].path, added)
+        for name in added:
+            if self._request.schema is None and wanted.union.has_in_files(name):
+                raise self._taken(name)
         try:
             target = wanted.target(self._arguments.filters)
         except InvalidArgument as error:
@@ -433,10 +413,19 @@ class _DatasetScan:
 
     async def _planned(self, number: int, target: Target) -> _PlannedFile:
         footer = await self._footer(number, everything=True)
+        if not self._request.ignores_extra:
+            self._check_extra(footer)
         filters = self._arguments.filters
         is_undecided = isinstance(filters, pc.Expression) or self._left[number] is not None
         is_filtered = filters is not None and self._arguments.filters_rows and is_undecided
-        batches = FileBatches(target, footer, self._partitions.scalars(number), is_filtered=is_filtered)
+        batches = FileBatches(
+            target,
+            footer,
+            self._partitions.scalars(number),
+            is_filtered=is_filtered,
+            fills=self._request.fills_missing,
+            row_index=self._request.row_index,
+        )
         limits = PlanLimits.of(self._operator.runtime(), footer, self._request.limits)
         plan = await plan_scan(footer, self._file_arguments(number, footer, batches, target), limits)
         return _PlannedFile(footer, plan, batches)
@@ -477,7 +466,7 @@ class _DatasetScan:
         return file_part(
             footer,
             plan,
-            batches.projection(plan.columns),
+            batches.projection(plan),
             self.service,
             memory_limits(plan, budget_bytes, memory_bytes),
             batch_rows=request.batch_rows,

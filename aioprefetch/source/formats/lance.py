@@ -94,6 +94,6 @@ def _scan(operator: Operator, table: LanceFile | LanceDataset, request: ScanRequ
 
     async def prepare() -> PreparedScan:
         scan: TableScan = file_scan(table, request) if isinstance(table, LanceFile) else table.table(request)
-        return await prepared_scan(scan, request.service(operator, scan))
+        return await prepared_scan(scan, request, operator)
 
     return BatchScan(operator, prepare, path=table.path, options=options)

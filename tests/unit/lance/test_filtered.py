@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from aioprefetch.lance.batches import HOLE_ROWS_MAX, KeptRows, read_through
 from aioprefetch.lance.fragment_rows import physical_ranges
-from aioprefetch.lance.row_ranges import runs
+from aioprefetch.row_ranges import runs
 
 holes = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 50)), max_size=8)
 

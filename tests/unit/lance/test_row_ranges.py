@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from aioprefetch.errors import ConfigInvalid, InvalidRange, InvalidType
 from aioprefetch.lance.dataset import wanted_fragments
 from aioprefetch.lance.manifest import Fragment
-from aioprefetch.lance.row_ranges import RowSelection, select_rows
 from aioprefetch.ranges import total_length
+from aioprefetch.row_ranges import RowSelection, select_rows
 
 
 def rows_of(selection: RowSelection) -> list[int]:

@@ -233,7 +233,9 @@ async def test_a_cancelled_wait_takes_no_batch_with_it(operator: Operator) -> No
 
 async def test_what_a_filter_takes_away_is_not_delivered(operator: Operator) -> None:
     scan = PretendedScan([[50]])
-    scan.finish = lambda batch: None if batch.column(0)[0].as_py() == 10 else batch.slice(0, batch.column(0)[0].as_py())
+    scan.finish = lambda batch, _: (
+        None if batch.column(0)[0].as_py() == 10 else batch.slice(0, batch.column(0)[0].as_py())
+    )
     loop = started(operator, scan)
     await settle()
     scan.arrive()
@@ -276,7 +278,7 @@ async def test_pages_stay_until_the_thread_is_done_with_them(operator: Operator)
     gate = threading.Event()
     scan = PretendedScan([[10] * 5], is_cheap=False)
 
-    def finish(batch: pa.RecordBatch) -> pa.RecordBatch:
+    def finish(batch: pa.RecordBatch, _: int) -> pa.RecordBatch:
         gate.wait(10)
         return batch
 

@@ -14,7 +14,7 @@ from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.lance import fragment_rows as deletions_module
 from aioprefetch.lance.fragment_rows import THREAD_ROWS_MIN, parse_arrow, physical_ranges, read_deletions
 from aioprefetch.lance.manifest import DeletionFile, Fragment
-from aioprefetch.lance.row_ranges import RowNumbers, runs
+from aioprefetch.row_ranges import RowNumbers, runs
 from tests.files.lance_files import damaged, stored
 
 

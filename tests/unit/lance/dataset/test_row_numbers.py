@@ -13,7 +13,7 @@ import aioprefetch.lance as ap_lance
 from aioprefetch.errors import Error, InvalidArgument, Unsupported, UntrustedMetadata
 from aioprefetch.lance.fragment_rows import ROW_ADDRESS, ROW_ID, RowIds, RowNumbersField
 from aioprefetch.lance.manifest import Fragment
-from aioprefetch.lance.row_ranges import RowRanges
+from aioprefetch.row_ranges import RowRanges
 from tests.files.lance_files import PATH, damaged, dataset_objects, stored, write_file
 from tests.profile import few_rows
 from tests.unit.lance.protobuf import key, span, varint

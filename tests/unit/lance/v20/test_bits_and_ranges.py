@@ -7,7 +7,7 @@ import aioprefetch as ap
 from aioprefetch.lance.physical.protocols import aligned, copy_bits, fill_bits, packed
 from aioprefetch.lance.physical.strings import StoredEnds
 from aioprefetch.lance.physical.value import Bitmap, Value
-from aioprefetch.lance.row_ranges import RowRanges
+from aioprefetch.row_ranges import RowRanges
 
 
 def _bits(memory: np.ndarray, offset: int, count: int) -> list[int]:

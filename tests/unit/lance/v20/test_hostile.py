@@ -16,7 +16,7 @@ from aioprefetch.lance.physical import encodings as enc
 from aioprefetch.lance.physical.encodings import PageBuffers, blob_scheduler, list_scheduler, page_scheduler
 from aioprefetch.lance.physical.indirect import DictionaryRows, TextDictionaryRows
 from aioprefetch.lance.physical.protocols import PageRows
-from aioprefetch.lance.row_ranges import RowRanges
+from aioprefetch.row_ranges import RowRanges
 from tests.files.lance_v20_columns import FAMILIES, table_of
 from tests.files.lance_v20_pages import random_ranges, read_rows, write_file
 from tests.profile import chosen

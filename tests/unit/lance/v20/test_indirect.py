@@ -12,7 +12,7 @@ from aioprefetch.lance.footer import LanceFile
 from aioprefetch.lance.logical.nested import LoadingListPage, StructField
 from aioprefetch.lance.physical import indirect, strings
 from aioprefetch.lance.physical.strings import StoredEnds
-from aioprefetch.lance.row_ranges import RowRanges
+from aioprefetch.row_ranges import RowRanges
 from tests.files.lance_v20_columns import table_of
 from tests.files.lance_v20_pages import (
     MemoryIo,

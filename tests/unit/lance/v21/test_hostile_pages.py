@@ -11,11 +11,11 @@ import pytest
 
 from aioprefetch.errors import Error, UntrustedMetadata
 from aioprefetch.lance.footer import LanceFile
-from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.structural import assembly
 from aioprefetch.lance.structural.layouts import FullZip, MiniBlock, parse_layout
 from aioprefetch.lance.structural.pages import page_scheduler
 from aioprefetch.ranges import Range
+from aioprefetch.row_ranges import RowRanges
 from tests.files.lance_files import write_file
 from tests.files.lance_v20_pages import MemoryIo, open_bytes
 from tests.files.lance_v21_columns import FLAT, NESTED, STORED_AS
