@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -203,8 +204,9 @@ class _DatasetScan:
         self._known_names = None if request.schema is None else {*request.schema.names}
         self.service = _service(operator, request)
         self._budget_bytes = self.service.memory.limit_bytes or operator.runtime().options.memory_bytes
-        whole = whole_files([file.size for file in files], self._block_bytes, self._budget_bytes // _WHOLE_FILES_SHARE)
-        self._is_whole = whole
+        whole_bytes_max, sizes = self._budget_bytes // _WHOLE_FILES_SHARE, [file.size for file in files]
+        self._is_whole = whole = whole_files(sizes, self._block_bytes, whole_bytes_max)
+        self._whole_bytes_left = whole_bytes_max - sum(size or 0 for size in compress(sizes, whole))
         if known is not None:
             footer = known.with_int96_unit(request.int96_unit)
             self._hold(0, footer if whole[0] else without_data(footer, operator))
@@ -353,8 +355,16 @@ class _DatasetScan:
                 self._row_counts[number] = footer.rows
                 self._held_bytes += _PARSED_SHARE * len(footer.raw)
                 if number not in self._held and self._held_bytes <= _FOOTER_BYTES_MAX:
-                    self._hold(number, footer if self._is_whole[number] else without_data(footer, self._operator))
+                    is_whole = self._is_whole[number] or self._came_whole(number, footer)
+                    self._hold(number, footer if is_whole else without_data(footer, self._operator))
                 yield footer
+
+    def _came_whole(self, number: int, footer: Footer) -> bool:
+        """Whether a file of unknown size is in its tail, and may stay in memory until its turn."""
+        if self._files[number].size is not None or footer.pinned.tail_start or footer.size > self._whole_bytes_left:
+            return False
+        self._whole_bytes_left -= footer.size
+        return True
 
     def _hold(self, number: int, footer: Footer) -> None:
         self._held[number] = footer
