@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from aioprefetch.errors import InvalidArgument, InvalidType
 from aioprefetch.expressions import ExpressionTree
-from aioprefetch.filters import evaluated
+from aioprefetch.filters import evaluated, load_evaluation
+from aioprefetch.operator.operator import Operator
 from aioprefetch.scan import Prepare, column_names
 from aioprefetch.scheduler.pages import PreparedScan
 
@@ -24,12 +25,13 @@ class ComputedColumns:
     read: Sequence[str]
     wanted: Mapping[str, str | pc.Expression]
 
-    def prepare(self, prepare: Prepare) -> Prepare:
+    def prepare(self, prepare: Prepare, operator: Operator) -> Prepare:
         """``prepare`` of a scan of ``read``, with the columns of the result."""
 
         async def prepared() -> PreparedScan:
             scan = await prepare()
             try:
+                await load_evaluation(self.wanted, operator.runtime())
                 none = [column.combine_chunks() for column in scan.schema.empty_table().columns]
                 schema = self.apply(pa.RecordBatch.from_arrays(none, schema=scan.schema)).schema
             except BaseException:

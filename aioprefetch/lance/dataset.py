@@ -18,6 +18,7 @@ from typing import Any, TypeVar, Unpack
 import pyarrow as pa
 
 from aioprefetch.errors import Error, Unsupported, UntrustedMetadata
+from aioprefetch.filters import load_evaluation
 from aioprefetch.lance.batches import read_through
 from aioprefetch.lance.footer import LanceFile, open_file
 from aioprefetch.lance.fragment_rows import (
@@ -142,9 +143,10 @@ class LanceDataset:
         request = scan_request(self.path, limit=batches.limit, **arguments)
 
         async def prepare() -> PreparedScan:
+            await load_evaluation(request.filters, self._operator.runtime())
             return await prepared_scan(self.table(request), request, self._operator)
 
-        return BatchScan(self._operator, request.prepare(prepare), path=self.path, options=batches)
+        return BatchScan(self._operator, request.prepare(prepare, self._operator), path=self.path, options=batches)
 
     async def read_table(self, **options: Unpack[ScanOptions]) -> pa.Table:
         """The result of ``scan`` with the same options, as one table."""

@@ -206,9 +206,9 @@ class ScanRequest:
     is_ordered: bool = True
     computed: ComputedColumns | None = None
 
-    def prepare(self, prepare: Prepare) -> Prepare:
+    def prepare(self, prepare: Prepare, operator: Operator) -> Prepare:
         """``prepare``, with the columns that are made of others."""
-        return prepare if self.computed is None else self.computed.prepare(prepare)
+        return prepare if self.computed is None else self.computed.prepare(prepare, operator)
 
     def project(
         self, fields: Sequence[Field], metadata: Mapping[str, bytes] | None, path: str, *, hidden: Sequence[Field] = ()

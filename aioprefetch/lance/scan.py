@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aioprefetch.errors import Closed, ConfigInvalid, Error, IsADirectory, NotADirectory, NotFound, UntrustedMetadata
+from aioprefetch.filters import load_evaluation
 from aioprefetch.lance.dataset import LanceDataset, open_wanted
 from aioprefetch.lance.footer import LanceFile, open_file
 from aioprefetch.lance.output import WrappedColumn
@@ -139,7 +140,7 @@ def scan(
     async def prepare() -> PreparedScan:
         return await prepare_scan(operator, path, request, wanted)
 
-    return BatchScan(operator, request.prepare(prepare), path=path, options=options)
+    return BatchScan(operator, request.prepare(prepare, operator), path=path, options=options)
 
 
 class VersionedOptions(ScanOptions, total=False):
@@ -164,6 +165,7 @@ async def prepare_scan(operator: Operator, path: str, request: ScanRequest, want
 async def find_table(operator: Operator, path: str, request: ScanRequest, wanted: WantedVersion) -> TableScan:
     """The parts of the file or dataset at ``path`` that ``request`` selects."""
     opened = await _open_any(operator, path, wanted)
+    await load_evaluation(request.filters, operator.runtime())
     return file_scan(opened, request) if isinstance(opened, LanceFile) else opened.table(request)
 
 

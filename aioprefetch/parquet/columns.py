@@ -426,7 +426,7 @@ class FileBatches:
             if not field.nullable and name not in known:
                 raise self._unfit(name, " is not in this file, and not null in the table")
             if not (fills or name in known or name in values):
-                raise self._unfit(name, ' is not in this file; missing_columns="null" fills it with nulls')
+                raise self._unfit(name, " is not in this file, and missing_columns= says that it must be")
 
     def projection(self, plan: Plan) -> Projection:
         """The projection of batches of the leaves and rows of a plan."""

@@ -11,9 +11,9 @@ from typing import Any, Literal, TypedDict, Unpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aioprefetch.computed_columns import asked_columns
+from aioprefetch.computed_columns import ComputedColumns, asked_columns
 from aioprefetch.errors import ConfigInvalid, IsADirectory, NotFound
-from aioprefetch.filters import Filters, check_expression, filter_expression, filtered
+from aioprefetch.filters import Filters, check_expression, filter_expression, filtered, load_evaluation
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.parquet.byte_plan import Plan, PlanLimits, plans_html
@@ -33,8 +33,8 @@ from aioprefetch.parquet.footer import footer as read_footer
 from aioprefetch.parquet.plan import plan_scan, scan_arguments
 from aioprefetch.parquet.pruning import filter_columns, normalized_filters
 from aioprefetch.ranges import ByteCount, at_least, bytes_at_least
-from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options, column_names, io_options
-from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
+from aioprefetch.scan import BATCH_ROWS, BatchScan, Prepare, batch_options, column_names, io_options
+from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES, BatchOptions
 from aioprefetch.scheduler.io_service import SLOTS_MAX, IoService
 from aioprefetch.scheduler.pages import PreparedScan
 from aioprefetch.verbs.arguments import Arguments
@@ -206,11 +206,24 @@ def scan(
     )
     size = None if size is None else at_least(0, size, "size", operation="scan", path=name)
     one = _OneFile(name, arguments.row_groups, _checked_footer(footer, name), size, version, if_match)
-    prepare = partial(_prepare_file, operator, one, request)
-    if source.one_file is None or schema is not None or added:
+    return _batch_scan(operator, request, one, options, computed)
+
+
+def _batch_scan(
+    operator: Operator,
+    request: DatasetRequest,
+    one: _OneFile,
+    options: BatchOptions,
+    computed: ComputedColumns | None,
+) -> BatchScan:
+    """The scan of one file, or of many where the arguments make a table of them."""
+    prepare: Prepare = partial(_prepare_file, operator, one, request)
+    if request.source.one_file is None or request.schema is not None or request.added:
         one.refuse_many()
         prepare = partial(prepare_dataset, operator, request)
-    return BatchScan(operator, prepare if computed is None else computed.prepare(prepare), path=name, options=options)
+    if computed is not None:
+        prepare = computed.prepare(prepare, operator)
+    return BatchScan(operator, prepare, path=one.path, options=options)
 
 
 def added_columns(*names: object, path: str) -> list[str]:
@@ -316,6 +329,7 @@ async def _prepare_file(operator: Operator, one: _OneFile, request: DatasetReque
     footer = footer.with_int96_unit(request.int96_unit)
     runtime, limits = operator.runtime(), request.limits
     arguments = request.arguments
+    await load_evaluation(arguments.filters, runtime)
     plan = await plan_scan(footer, arguments, PlanLimits.of(runtime, footer, limits))
     memory = memory_limits(plan, limits.get("budget_bytes"), runtime.options.memory_bytes)
     service = IoService(

@@ -285,16 +285,12 @@ def _dtype(field: pa.Field, path: str) -> pl.DataType:
 _POLARS_WORDS: Mapping[str, str] = {
     **dict.fromkeys(("n_rows",), ".head(n) reads no more than n rows"),
     **dict.fromkeys(("row_index_name", "row_index_offset"), ".with_row_index() counts rows"),
-    **dict.fromkeys(("hive_partitioning",), 'partitioning="hive" or None says it'),
-    **dict.fromkeys(("hive_schema", "try_parse_hive_dates"), "schema= has the types of partitions, too"),
-    **dict.fromkeys(
-        ("allow_missing_columns", "missing_columns", "extra_columns", "cast_options"),
-        "files are one table by the union of their columns; schema= names other ones",
-    ),
+    **dict.fromkeys(("try_parse_hive_dates",), "hive_schema= has the types of partitions"),
+    **dict.fromkeys(("allow_missing_columns",), 'missing_columns="insert" or "raise" says it'),
+    **dict.fromkeys(("cast_options",), "each column has the narrowest type that holds all; schema= names other ones"),
     **dict.fromkeys(("low_memory", "rechunk", "cache"), "budget_bytes= bounds the memory of what is read"),
     **dict.fromkeys(("parallel", "use_statistics"), "it is done in any case"),
     **dict.fromkeys(("glob",), "glob.escape(path) of the standard library takes a path as it stands"),
-    **dict.fromkeys(("include_file_paths",), "there is no column of paths, but those of Hive partitions"),
     **dict.fromkeys(("credential_provider",), "the options of the store, or operator=, have credentials"),
 }
 
@@ -304,7 +300,11 @@ def scan_parquet(
     *,
     operator: Operator | None = None,
     schema: pa.Schema | None = None,
-    partitioning: Literal["hive"] | None = "hive",
+    hive_partitioning: bool | None = None,
+    hive_schema: Mapping[str, Any] | None = None,
+    missing_columns: Literal["raise", "insert"] = "raise",
+    extra_columns: Literal["raise", "ignore"] = "raise",
+    include_file_paths: str | None = None,
     ordered: bool = True,
     batch_rows: int | None = None,
     batch_bytes: ByteCount | None = None,
@@ -322,7 +322,10 @@ def scan_parquet(
 
     ``source`` is a URL (``s3://bucket/t/*.parquet``), a ``pathlib.Path``, or a list of these; with ``operator`` paths
     in it. Directories, globs and lists are one table, with Hive partitions as columns. ``options`` are those of
-    ``Operator.from_uri``; the other arguments those of ``parquet.scan``.
+    ``Operator.from_uri``; the other arguments those of ``parquet.scan``, or polars' own words with its defaults:
+    ``hive_partitioning``, ``hive_schema``, ``include_file_paths`` (paths in the store), ``missing_columns`` and
+    ``extra_columns``. So a file that lacks a column of the table, or has one that ``schema`` or the first file has not,
+    is ``Unsupported``; with ``"insert"`` and ``"ignore"`` the table has the columns of all files.
 
     The call reads the footers, for the columns, and no data; with ``schema`` it reads nothing. A query reads the
     columns that it needs, the row groups and pages that its predicate may match by their statistics, and with
@@ -342,7 +345,11 @@ def scan_parquet(
         )
     own, paths = (operator, _paths(source)) if operator is not None else place_of(source, options)
     given: dict[str, Any] = {
-        "partitioning": partitioning,
+        "partitioning": None if hive_partitioning is False else "hive",
+        "partition_schema": _arrow_schema(hive_schema),
+        "missing_columns": _word("missing_columns", missing_columns, {"raise": "error", "insert": "null"}),
+        "extra_columns": _word("extra_columns", extra_columns, {"raise": "error", "ignore": "ignore"}),
+        "include_file_paths": include_file_paths,
         "ordered": ordered,
         "batch_rows": batch_rows,
         "batch_bytes": batch_bytes,
@@ -361,6 +368,24 @@ def scan_parquet(
     return register_io_source(io_source, schema=io_source.dtypes, validate_schema=True, is_pure=True)
 
 
+def _word(name: str, value: object, words: Mapping[str, str]) -> str:
+    """The word of ``scan`` for one of polars."""
+    if value not in words:
+        known = " or ".join(map(repr, words))
+        raise ConfigInvalid(f"{name} must be {known}, not {value!r}", operation="scan_parquet")
+    return words[str(value)]
+
+
+def _arrow_schema(hive_schema: Mapping[str, Any] | None) -> pa.Schema | None:
+    """The types of partitions as Arrow's. ``InvalidType`` for other than a schema of polars."""
+    if hive_schema is None:
+        return None
+    try:
+        return pl.DataFrame(schema=hive_schema).to_arrow().schema
+    except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
+        raise InvalidType(f"hive_schema must map names to types of polars: {error}", operation="scan_parquet") from None
+
+
 def _paths(source: Any) -> Any:
     if isinstance(source, Sequence) and not isinstance(source, str):
         return [_name(place, place) for place in source]
@@ -372,7 +397,7 @@ def _source(operator: Operator, paths: Paths, options: Mapping[str, Any], schema
     if schema is not None:
         return ParquetSource(operator, paths, options, schema)
     path = checked_source(paths).one_file
-    if path is None:
+    if path is None or "include_file_paths" in options:
         return _of_many(operator, paths, options)
     try:
         found = loop_thread().run(footer(operator, path, everything=True))

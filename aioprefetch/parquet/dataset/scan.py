@@ -29,7 +29,7 @@ from aioprefetch.errors import (
     ObjectChanged,
     Unsupported,
 )
-from aioprefetch.filters import Dnf
+from aioprefetch.filters import Dnf, load_evaluation
 from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet.byte_plan import Plan, PlanLimits
 from aioprefetch.parquet.columns import (
@@ -112,6 +112,7 @@ async def prepare_dataset(
 ) -> PreparedScan:
     """List the files, read what their schema takes, and prepare the scan. ``files`` are those of an earlier listing."""
     known = None
+    await load_evaluation(request.arguments.filters, operator.runtime())
     if files is None:
         files, known = await source_files(operator, request.source)
     scan = _DatasetScan(operator, request, files, known)
@@ -238,10 +239,10 @@ class _DatasetScan:
     def _check_extra(self, footer: Footer) -> None:
         """``Unsupported`` for a column of a file that the table does not have."""
         known = "the first file" if self._request.schema is None else "schema="
-        for name in footer.schema.names:
+        for name in [] if self._request.ignores_extra else footer.schema.names:
             if name not in (self._known_names or ()):
                 raise Unsupported(
-                    f'column {name!r} is not in {known}; extra_columns="ignore" allows it',
+                    f"column {name!r} is not in {known}, and extra_columns= says that files have no others",
                     operation="scan",
                     path=footer.path,
                 )
@@ -273,6 +274,7 @@ class _DatasetScan:
             read = chosen or [0]
             async for footer in self._footers(read):
                 self._known_names = self._known_names or {*footer.schema.names}
+                self._check_extra(footer)
                 wanted.add(footer)
             unseen = await self._look_at_others(read, wanted)
         else:
@@ -423,8 +425,7 @@ class _DatasetScan:
 
     async def _planned(self, number: int, target: Target) -> _PlannedFile:
         footer = await self._footer(number, everything=True)
-        if not self._request.ignores_extra:
-            self._check_extra(footer)
+        self._check_extra(footer)
         filters = self._arguments.filters
         is_undecided = isinstance(filters, pc.Expression) or self._left[number] is not None
         is_filtered = filters is not None and self._arguments.filters_rows and is_undecided

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.errors import ConfigInvalid, InvalidType, NotFound
+from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, NotFound
 from aioprefetch.polars.scan_parquet import place_of
 
 KEYS = {"region": "us-east-1", "access_key_id": "a", "secret_access_key": "b"}
@@ -91,7 +91,9 @@ def test_no_secret_of_a_url_is_shown() -> None:
     ("option", "words"),
     [
         ({"n_rows": 5}, "head"),
-        ({"hive_partitioning": False}, "partitioning"),
+        ({"try_parse_hive_dates": False}, "hive_schema"),
+        ({"missing_columns": "null"}, "'raise' or 'insert'"),
+        ({"hive_schema": {"a": "text"}}, "names to types of polars"),
         ({"storage_options": {}}, "endpoint_url"),
         ({"low_memory": True}, "budget_bytes"),
         ({"memory_byte": 5}, "memory_bytes"),
@@ -99,7 +101,7 @@ def test_no_secret_of_a_url_is_shown() -> None:
     ids=str,
 )
 def test_words_of_polars_are_answered(option: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigInvalid, match=words):
+    with pytest.raises(InvalidArgument, match=words):
         ap.polars.scan_parquet("memory://places/a.parquet", **option)
 
 
@@ -129,7 +131,7 @@ def test_files_on_this_machine(tmp_path: Path) -> None:
         assert found.collect().equals(frame.with_columns(year=pl.lit(2024, pl.Int32)))
         assert found.filter(pl.col("year") == 1).collect().is_empty()
         assert found.select("a.b").collect().equals(frame.select("a.b"))
-    assert ap.polars.scan_parquet(tmp_path, partitioning=None).collect().equals(frame)
+    assert ap.polars.scan_parquet(tmp_path, hive_partitioning=False).collect().equals(frame)
 
 
 @pytest.mark.parametrize("name", ["[1].parquet", "a*.parquet", "[x]/?.parquet"])
@@ -155,3 +157,40 @@ def test_a_path_is_a_name_and_no_pattern(tmp_path: Path, name: str) -> None:
     for frame in frames[1:4:2]:
         with pytest.raises(NotFound):
             frame.collect()
+
+
+WORDS: list[tuple[dict[str, Any], bool]] = [
+    ({}, False),
+    ({"missing_columns": "insert"}, False),
+    ({"extra_columns": "ignore"}, False),
+    ({"missing_columns": "insert", "extra_columns": "ignore"}, True),
+]
+
+
+@pytest.mark.parametrize(("words", "is_read"), WORDS)
+def test_files_whose_columns_differ(tmp_path: Path, words: dict[str, Any], is_read: bool) -> None:
+    """Refused as by polars, unless it is said what becomes of them; then columns of later files come, too."""
+    for name, frame in (("1", {"a": [1], "b": [2]}), ("2", {"a": [3], "c": [4]})):
+        pl.DataFrame(frame).write_parquet(tmp_path / f"{name}.parquet")
+    if not is_read:
+        for scan in (ap.polars.scan_parquet, pl.scan_parquet):
+            with pytest.raises((ap.Unsupported, pl.exceptions.PolarsError)):
+                scan(tmp_path, **words).collect()
+        return
+    found = ap.polars.scan_parquet(tmp_path, **words).collect()
+    assert found.select("a", "b").equals(pl.scan_parquet(tmp_path, **words).collect())
+    assert found["c"].to_list() == [None, 4]
+
+
+def test_paths_and_types_of_partitions(tmp_path: Path) -> None:
+    for year in (2023, 2024):
+        (tmp_path / f"year={year}").mkdir()
+        pl.DataFrame({"a": [year, year]}).write_parquet(tmp_path / f"year={year}" / "p.parquet")
+    words: dict[str, Any] = {"include_file_paths": "path", "hive_schema": {"year": pl.String}}
+    found = ap.polars.scan_parquet(tmp_path, **words)
+    expected = pl.scan_parquet(tmp_path, **words).with_columns(pl.col("path").str.strip_prefix(f"{tmp_path.parent}/"))
+    assert found.collect().equals(expected.collect())
+    ours, theirs = (each.filter(pl.col("path").str.contains("2024")).select("path") for each in (found, expected))
+    assert ours.collect().equals(theirs.collect())
+    one = ap.polars.scan_parquet(tmp_path / "year=2023" / "p.parquet", include_file_paths="path")
+    assert one.collect()["path"].to_list() == ["year=2023/p.parquet"] * 2
