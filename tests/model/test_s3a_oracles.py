@@ -22,6 +22,7 @@ from aioprefetch.runtime.budget import MemoryBudget
 from aioprefetch.runtime.buffers import new_buffer
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing.oracle import assert_same_bytes, pattern
+from tests.profile import each_of
 from tests.stores.computed_store import KIB, MIB, Arithmetic, Asked, Read, repeated
 from tests.stores.gated_reader import settle
 
@@ -280,7 +281,7 @@ GRIDS = [
 ]
 
 
-@pytest.mark.parametrize(("size", "block_bytes", "sizes"), GRIDS)
+@each_of(("size", "block_bytes", "sizes"), GRIDS)
 def test_the_blocks_of_an_object(size: int, block_bytes: int, sizes: list[int]) -> None:
     """Their number, and that all but the last have the same size; an empty object has none."""
     grid = BlockGrid(size, block_bytes)

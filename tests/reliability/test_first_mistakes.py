@@ -24,6 +24,7 @@ from aioprefetch.sync import BlockingOperator
 from aioprefetch.sync import open as open_file
 from aioprefetch.testing import CountingS3Server
 from tests.probes.error_walk import everything, raised_by
+from tests.profile import each_of
 from tests.stores.certificates import Authority
 from tests.stores.raw_server import Peer, RawServer, answering, reply
 from tests.stores.tls_servers import serving
@@ -309,7 +310,7 @@ async def test_there_are_no_keys(endpoint_url: str | None) -> None:
         assert error.context["service"] == f"s3://bucket at {at}"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("given", "says"),
     [
         ({"access_key_id": "CANARY-ID"}, "access_key_id is given without secret_access_key"),
@@ -333,7 +334,7 @@ def test_options_that_cannot_work_are_refused_at_once(given: dict[str, Any], say
     assert [text for text in found if "CANARY-SECRET" in text or "CANARY-TOKEN" in text] == []
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("region", "address"),
     [
         ("us-east-1", "https://bucket.s3.amazonaws.com"),

@@ -8,8 +8,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-import pytest
-
+from tests.profile import each_of
 from tests.repository.source_tree import PACKAGE, ROOT, parse, python_files
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -100,7 +99,7 @@ def test_no_frame_holds_its_own_error() -> None:
     assert not kept, "raise it from an expression, keep a copy_of it, or delete it in a finally: " + ", ".join(kept)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "body",
     [
         "error = ValueError()\n    raise error",
@@ -114,7 +113,7 @@ def test_a_kept_error_is_found(body: str) -> None:
     assert [name for _, name in kept_in(ast.parse(f"def f():\n    {body}"))] == ["error"]
 
 
-@pytest.mark.parametrize(
+@each_of(
     "body",
     [
         "raise ValueError",

@@ -9,6 +9,7 @@ import pytest
 
 from aioprefetch.errors import InvalidArgument, Unsupported
 from aioprefetch.filters import check_expression, filter_expression, filtered
+from tests.profile import each_of
 
 ROWS = 70_000
 BATCH = pa.record_batch(
@@ -21,7 +22,7 @@ BATCH = pa.record_batch(
 )
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("filters", "columns"),
     [
         ([[("n", ">", 69_000)]], ["n"]),

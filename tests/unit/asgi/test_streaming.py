@@ -10,6 +10,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.testing import FaultLayer, FaultServer, content
 from aioprefetch.values import ReadRequest
+from tests.profile import each_of
 from tests.stores.layer_stack import was_cancelled
 from tests.unit.asgi.range_app import DATA, client_of, collector, never
 
@@ -348,7 +349,7 @@ async def test_other_protocols_are_refused() -> None:
         await app({"type": "gopher"}, never, collector(sent))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("options", "error", "said"),
     [
         ({"send_seconds": 0}, ap.ConfigInvalid, "send_seconds"),
@@ -380,7 +381,7 @@ def test_what_is_no_operator_is_refused() -> None:
         ap.asgi.RangeApp(ap.Operator(ap.services.Memory()), prefix="/data")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("cache_control", "error"),
     [
         (3, ap.InvalidType),

@@ -14,6 +14,7 @@ from aioprefetch.parquet.pruning import (
     normalized_filters,
     prune_row_groups,
 )
+from tests.profile import each_of
 from tests.unit.parquet.parquet_files import (
     chunk_of,
     footer_at_hand,
@@ -67,7 +68,7 @@ def check_bound(leaf: int, bound: bytes) -> None:
             assert 0 in groups
 
 
-@pytest.mark.parametrize(
+@each_of(
     "statistics",
     [
         (thrift.STRUCT, {3: (thrift.I64, -1)}),

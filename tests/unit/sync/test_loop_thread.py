@@ -11,6 +11,7 @@ import pytest
 from aioprefetch.errors import Closed, InvalidArgument, InvalidType, TimedOut, WrongLoop
 from aioprefetch.sync import run
 from aioprefetch.sync.loop_thread import Call, LoopThread, loop_thread
+from tests.profile import each_of
 
 
 async def current_thread() -> threading.Thread:
@@ -102,7 +103,7 @@ def test_nonsense_timeouts_are_refused(timeout: float) -> None:
         run(asyncio.sleep(0), timeout_seconds=timeout)
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()])
+@each_of("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()])
 def test_what_is_no_exception_comes_back_too_and_the_loop_goes_on(error: BaseException) -> None:
     async def leave() -> None:
         await asyncio.sleep(0)
@@ -130,7 +131,7 @@ def test_only_coroutines_are_run() -> None:
         run(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("timeout", ["1", True, [1]])
+@each_of("timeout", ["1", True, [1]])
 def test_a_timeout_that_is_no_number_is_refused_and_the_coroutine_closed(timeout: Any) -> None:
     with pytest.raises(InvalidType, match="number of seconds"):
         run(current_thread(), timeout)

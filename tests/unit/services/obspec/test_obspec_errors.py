@@ -16,6 +16,7 @@ from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.services.obspec.errors import BY_CLASS, BY_CODE, BY_FAILURE, BY_STATUS, Explainer
 from aioprefetch.values import CopyRequest, ListRequest, ReadRequest, Request, StatRequest, WriteRequest
 from tests.probes.error_walk import everything, raised_by
+from tests.profile import each_of
 from tests.unit.services.obspec.plain import GetOnly
 from tests.unit.services.obspec.stores import SECRET, response, s3_store, serving
 
@@ -28,7 +29,7 @@ def explained(error: Exception, request: Request = READ, secrets: tuple[str, ...
     return Explainer(lambda: secrets).explain(error, request)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("error", "request_", "kind", "status"),
     [
         (FileNotFoundError("k"), READ, errors.NotFound, "permanent"),
@@ -96,7 +97,7 @@ def test_the_word_for_it(error: Exception, request_: Request, kind: type[Error],
     assert type(pickle.loads(pickle.dumps(made))) is kind
 
 
-@pytest.mark.parametrize("status", BY_STATUS)
+@each_of("status", BY_STATUS)
 def test_every_status_of_the_table(status: int) -> None:
     """In the words of obstore."""
     made = explained(Generic(f"Server returned non-2xx status code: {status} Words: "))
@@ -104,7 +105,7 @@ def test_every_status_of_the_table(status: int) -> None:
     assert made.context["http_status"] == status
 
 
-@pytest.mark.parametrize("failure", BY_FAILURE)
+@each_of("failure", BY_FAILURE)
 def test_every_failure_of_the_table_is_temporary(failure: str) -> None:
     """No response, or a body that broke off: it may work the next time."""
     made = explained(Generic(f"HTTP error\n\nDebug source:\n HttpError {{\n    kind: {failure},"))

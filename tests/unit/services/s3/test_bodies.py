@@ -13,6 +13,7 @@ from aioprefetch.services.s3.responses import BODY_TAGS_MAX, has_document_type, 
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, WriteRequest
+from tests.profile import each_of
 from tests.stores.raw_server import Peer, RawServer
 from tests.unit.services.s3.stores import Store
 
@@ -149,7 +150,7 @@ def test_a_document_type_is_seen_in_any_encoding(encoding: str) -> None:
     assert time.thread_time() - before < STEP_SECONDS_MAX
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("body", "declared"),
     [
         (b"<!DOCTYPE html><html/>", True),
@@ -171,7 +172,7 @@ def test_what_is_a_document_type(body: bytes, declared: bool) -> None:
     assert has_document_type(body) == declared
 
 
-@pytest.mark.parametrize("name", ["no-such", "utf-7", "idna", "rot13", "cp037"])
+@each_of("name", ["no-such", "utf-7", "idna", "rot13", "cp037"])
 def test_an_error_in_an_unknown_encoding_says_nothing(name: str) -> None:
     """It is a response with a status and no more, and no failure of ours."""
     assert parse_error(f'<?xml version="1.0" encoding="{name}"?><Error><Code>c</Code></Error>'.encode()) == {}

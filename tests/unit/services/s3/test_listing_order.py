@@ -1,11 +1,10 @@
 """Which buckets list in the order of keys."""
 
-import pytest
-
 import aioprefetch as ap
+from tests.profile import each_of
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("bucket", "is_ordered"),
     [("name", True), ("name--usw2-az1--x-s3", False), ("name--usw2-az1--xa-s3", False), ("x--x-s3a", True)],
 )

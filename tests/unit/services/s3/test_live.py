@@ -22,6 +22,7 @@ from aioprefetch.services.s3 import S3
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadRequest, StatRequest
+from tests.profile import each_of
 from tests.unit.services.s3.stores import Store, open_store, signed_by
 
 OBJECTS = {"bucket/k": b"the object"}
@@ -235,7 +236,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("options", "said"),
     [
         (

@@ -24,6 +24,7 @@ from aioprefetch.services.s3.sigv4 import (
     payload_hash,
     stamp_of,
 )
+from tests.profile import each_of
 
 EXAMPLE = AccessKeys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 BUCKET = "examplebucket.s3.amazonaws.com"
@@ -75,7 +76,7 @@ SUITE: dict[str, tuple[str, dict[str, str], dict[str, str], str | None, str]] = 
 }
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@each_of("name", EXAMPLES)
 def test_the_examples_of_the_manual(name: str) -> None:
     """To the byte, with headers that we would not sign."""
     method, key, query, more, payload, expected = EXAMPLES[name]
@@ -96,7 +97,7 @@ def test_the_example_of_a_presigned_url() -> None:
     )
 
 
-@pytest.mark.parametrize("name", SUITE)
+@each_of("name", SUITE)
 def test_the_published_suite(name: str) -> None:
     """It signs no hash of the body in a header, and another service."""
     method, query, more, token, expected = SUITE[name]

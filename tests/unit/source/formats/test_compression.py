@@ -18,6 +18,7 @@ from aioprefetch.source.options import FormatOptions
 from aioprefetch.source.values import FetchItem
 from aioprefetch.testing.conformance.suite import checks
 from tests.files.packed_files import PACKERS, SUFFIXES, zstd
+from tests.profile import each_of
 from tests.unit.source.formats.written_files import new_operator, put, read
 
 TEXT = pa.schema([("value", pa.string())])
@@ -134,7 +135,7 @@ def test_a_bomb_comes_in_small_pieces(kind: str) -> None:
 
 
 @checks("reliability:I21")
-@pytest.mark.parametrize(
+@each_of(
     ("packed", "message"),
     [
         (struct.pack(">II", 100, 1 << 30), "neither the snappy framing format"),

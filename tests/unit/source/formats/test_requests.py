@@ -14,6 +14,7 @@ from aioprefetch.source.formats import Wanted, can_split, compression_of, format
 from aioprefetch.source.options import FormatOptions, ReadOptions
 from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.testing.conformance.suite import checks
+from tests.profile import each_of
 from tests.unit.source.formats.written_files import cut_at, new_operator, put, read
 
 TEXT = pa.schema([("value", pa.string())])
@@ -186,7 +187,7 @@ def test_an_option_or_the_suffix_chooses_the_format() -> None:
         format_of("a.csv", FormatOptions(format="avro"))
 
 
-@pytest.mark.parametrize("suffix", [".bz2", ".deflate", ".lz4", ".br", ".xz", ".BZ2"])
+@each_of("suffix", [".bz2", ".deflate", ".lz4", ".br", ".xz", ".BZ2"])
 def test_compression_that_cannot_be_undone_is_named(suffix: str) -> None:
     key = f"a.csv{suffix}"
     with pytest.raises(Unsupported, match=suffix.lower()) as caught:
