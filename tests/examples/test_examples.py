@@ -22,7 +22,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.spark.java import use_java
 from aioprefetch.testing import FaultServer
 from aioprefetch.values import Request
-from tests.profile import chosen, each_of, few
+from tests.profile import chosen, few
 from tests.repository.example_scripts import EXAMPLES, OF_EXTRAS, SHOWN, dependencies_of
 from tests.repository.source_tree import ROOT
 
@@ -56,7 +56,7 @@ def needs(path: Path) -> list[str]:
     return [IMPORTED_AS.get(one, one) for one in packages if one not in PROGRAMS]
 
 
-@each_of("extra", ["fsspec", "zarr", "polars", "obspec", "arrow", "cli", "otel", "prometheus"])
+@pytest.mark.parametrize("extra", ["fsspec", "zarr", "polars", "obspec", "arrow", "cli", "otel", "prometheus"])
 def test_an_extra_has_examples_that_ask_for_it_alone(extra: str) -> None:
     """Which ``make extras`` runs where nothing else is installed."""
     paths = {path.stem: path for path in EXAMPLES}

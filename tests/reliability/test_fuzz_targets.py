@@ -2,13 +2,14 @@
 
 import random
 
+import pytest
+
 from aioprefetch.testing.conformance.suite import checks
 from tests.fuzz import TARGETS
-from tests.profile import each_of
 
 
 @checks("reliability:K23", "reliability:K26")
-@each_of("name", TARGETS)
+@pytest.mark.parametrize("name", TARGETS)
 def test_a_few_damaged_inputs(name: str) -> None:
     check, seeds = TARGETS[name]
     dice = random.Random(name)

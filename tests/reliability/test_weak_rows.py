@@ -132,7 +132,7 @@ CALLS: list[tuple[Callable[[Any], Any], type[BaseException], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "kind", "answers"), CALLS)
+@each_of(("call", "kind", "answers"), CALLS)
 async def test_a_wrong_call_says_how_it_is_written(
     call: Callable[[Any], Any], kind: type[BaseException], answers: list[str]
 ) -> None:

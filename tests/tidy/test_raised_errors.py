@@ -8,7 +8,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from tests.profile import each_of
+import pytest
+
 from tests.repository.source_tree import PACKAGE, ROOT, parse, python_files
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -99,7 +100,7 @@ def test_no_frame_holds_its_own_error() -> None:
     assert not kept, "raise it from an expression, keep a copy_of it, or delete it in a finally: " + ", ".join(kept)
 
 
-@each_of(
+@pytest.mark.parametrize(
     "body",
     [
         "error = ValueError()\n    raise error",
@@ -113,7 +114,7 @@ def test_a_kept_error_is_found(body: str) -> None:
     assert [name for _, name in kept_in(ast.parse(f"def f():\n    {body}"))] == ["error"]
 
 
-@each_of(
+@pytest.mark.parametrize(
     "body",
     [
         "raise ValueError",

@@ -9,7 +9,6 @@ import pytest
 
 from aioprefetch.errors import InvalidArgument, Unsupported
 from aioprefetch.filters import check_expression, filter_expression, filtered
-from tests.profile import each_of
 
 ROWS = 70_000
 BATCH = pa.record_batch(
@@ -22,7 +21,7 @@ BATCH = pa.record_batch(
 )
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("filters", "columns"),
     [
         ([[("n", ">", 69_000)]], ["n"]),

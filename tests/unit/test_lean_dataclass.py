@@ -16,7 +16,6 @@ import pytest
 import aioprefetch as ap
 from aioprefetch import lean_dataclass
 from aioprefetch.services.s3 import S3
-from tests.profile import each_of
 
 # A type checker knows one ``dataclass``; here there are two.
 lean: Any = vars(lean_dataclass)["dataclass"]
@@ -227,7 +226,7 @@ def hash_of_its_own(decorator: Any) -> None:
     decorator(unsafe_hash=True)(type("One", (), {"__annotations__": {"x": int}, "__hash__": lambda _: 1}))
 
 
-@each_of("define", [mutable_of_frozen, frozen_of_mutable, required_after_optional, hash_of_its_own])
+@pytest.mark.parametrize("define", [mutable_of_frozen, frozen_of_mutable, required_after_optional, hash_of_its_own])
 def test_what_the_standard_library_refuses_is_refused_when_the_class_is_made(define: Callable[[Any], None]) -> None:
     with pytest.raises(TypeError) as theirs:
         define(dataclasses.dataclass)

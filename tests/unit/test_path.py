@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import aioprefetch as ap
 from aioprefetch.errors import AlreadyExists, InvalidArgument, InvalidType, IsADirectory, NotFound, Unsupported
 from aioprefetch.testing import CountingS3Server
-from tests.profile import each_of
 
 ROOT = ap.Operator.from_uri("memory://words")
 NAMES = st.text("ab.-é ", min_size=1, max_size=5).filter(lambda name: name not in (".", ".."))
@@ -96,7 +95,7 @@ def test_paths_are_equal_by_store_and_key() -> None:
     assert b"hidden" not in pickle.dumps(path)
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("url", "key"),
     [
         ("s3://bucket", ""),

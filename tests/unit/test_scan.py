@@ -18,7 +18,6 @@ from aioprefetch.scheduler.decode_loop import BatchOptions
 from aioprefetch.scheduler.pages import PreparedScan
 from aioprefetch.services.memory import Memory
 from aioprefetch.sync import run
-from tests.profile import each_of
 from tests.stores.gated_reader import settle
 from tests.stores.pretended_format import PretendedScan
 
@@ -191,7 +190,7 @@ TAKERS: dict[str, Callable[[BatchScan], list[int]]] = {
 }
 
 
-@each_of("taker", TAKERS)
+@pytest.mark.parametrize("taker", TAKERS)
 def test_an_arrow_stream_for_code_without_a_loop(taker: str) -> None:
     operator = Operator.bare(Memory())
     made = Made(operator, [10, 20, 5])

@@ -12,7 +12,6 @@ from tests.model.verbs.places import MEANINGS, BucketPlace, Place, opened
 from tests.model.verbs.steps import SLASHED, cases
 from tests.model.verbs.tree import Step, Tree, check, check_refusal, without_markers
 from tests.probes.search import IS_LONG, searched
-from tests.profile import each_of
 from tests.stores.faulty_bucket import FAULTS, Call, FaultyBucket
 
 # Examples of the doors to each store.
@@ -100,8 +99,8 @@ def test_each_verb_does_what_it_means(request: pytest.FixtureRequest, door: str,
     try_steps(store, door, server=server, examples=EXAMPLES.get(store, SERVER_EXAMPLES))
 
 
-@each_of("store", [store for store in STORES if store not in SERVERS])
-@each_of("door", CACHED_DOORS)
+@pytest.mark.parametrize("store", [store for store in STORES if store not in SERVERS])
+@pytest.mark.parametrize("door", CACHED_DOORS)
 def test_what_is_kept_is_what_is_there(store: str, door: str) -> None:
     try_steps(store, door, is_cached=True, examples=EXAMPLES[store] // 2)
 

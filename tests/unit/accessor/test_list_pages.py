@@ -7,7 +7,6 @@ from aioprefetch.errors import ProtocolError
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services import Memory
 from aioprefetch.values import Entry, ListRequest, ListUploadsRequest, Upload
-from tests.profile import each_of
 from tests.stores.dict_store import DictStore
 
 A, B, C = (Entry(path=name, size=1) for name in "abc")
@@ -33,7 +32,7 @@ def test_a_version_and_an_upload_have_names_of_their_own() -> None:
     assert Paging(ListUploadsRequest(path="")).turn(uploads, None) == uploads
 
 
-@each_of("page", [[], [A], [A, B]])
+@pytest.mark.parametrize("page", [[], [A], [A, B]])
 def test_pages_in_vain_have_an_end(page: list[Entry]) -> None:
     """The limit counts those in a row."""
     paging = Paging(ListRequest(path="d/"))

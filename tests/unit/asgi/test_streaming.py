@@ -92,8 +92,8 @@ async def test_a_client_that_leaves_ends_the_read() -> None:
         assert app.operator.runtime().budget.used_bytes == 0
 
 
-@pytest.mark.parametrize("path", ["/k", "/missing"])
-@pytest.mark.parametrize("messages", [0, 1, 2])
+@each_of("path", ["/k", "/missing"])
+@each_of("messages", [0, 1, 2])
 async def test_a_server_that_says_so_by_an_error(path: str, messages: int) -> None:
     """As servers of ASGI 2.4 do. It is no failure of the application."""
     async with ap.Operator(ap.services.Memory()).layer(FaultLayer()) as op:
@@ -243,8 +243,8 @@ async def test_clients_that_take_nothing_have_a_share_of_the_memory(share: float
         assert await asyncio.gather(*serving) == [None] * 40
 
 
-@pytest.mark.parametrize("header", [None, "bytes=0-79999", "bytes=-80000", "bytes=0-39999,60000-99999"])
-@pytest.mark.parametrize("condition", [None, "if-match"])
+@each_of("header", [None, "bytes=0-79999", "bytes=-80000", "bytes=0-39999,60000-99999"])
+@each_of("condition", [None, "if-match"])
 async def test_bodies_of_one_chunk_count_too(header: str | None, condition: str | None) -> None:
     """However many clients do not take them. With the last one the budget may be exceeded."""
     op = ap.Operator(ap.services.Memory(), memory_bytes=1 << 20, block_bytes=1 << 16).layer(FaultLayer())

@@ -15,7 +15,6 @@ from aioprefetch.errors import PermissionDenied
 from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.verbs.progress import CopyProgress, CopyReport, ProgressDisplay
-from tests.profile import each_of
 from tests.unit.cli.commands import Bucket, lines, objects, run
 
 
@@ -330,7 +329,7 @@ def test_cp_of_standard_input_and_output(bucket: Bucket, tmp_path: Path) -> None
     assert "NotFound" in run("cp", bucket.url("none"), "-", code=1).stderr
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["-", "-"], "- is one SRC or DST alone"),

@@ -2,11 +2,11 @@
 
 import re
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aioprefetch.display import bytes_text, count_text, seconds_text
-from tests.profile import each_of
 
 SIZES = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50}
 SECONDS = {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -37,7 +37,7 @@ def test_seconds(seconds: float) -> None:
     assert shown.startswith("-") == (seconds < 0)
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("shown", "expected"),
     [
         (bytes_text(0), "0 B"),

@@ -132,7 +132,7 @@ def footer(**changed: Any) -> bytes:
     return FOOTER.pack(*fields.values(), b"LANC")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("data", "message"),
     [
         (b"", "0 bytes is not a Lance file"),

@@ -10,7 +10,6 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.errors import ConfigInvalid, TimedOut
 from aioprefetch.layers import RetryLayer, ThrottleLayer, TimeoutLayer
-from tests.profile import each_of
 from tests.stores.layer_stack import KIB, MIB, Stack, open_stack, pattern
 
 DATA = pattern(MIB)
@@ -127,7 +126,7 @@ async def test_operators_with_one_layer_object_have_one_rate() -> None:
         assert asyncio.get_running_loop().time() - began == pytest.approx(seconds_of(2 * MIB), rel=0.02)
 
 
-@each_of("rate", [0, -1, None, "fast", 1.5, True])
+@pytest.mark.parametrize("rate", [0, -1, None, "fast", 1.5, True])
 def test_a_rate_is_a_number_of_bytes(rate: Any) -> None:
     with pytest.raises(ConfigInvalid, match="bytes_per_second of ThrottleLayer"):
         ThrottleLayer(rate)

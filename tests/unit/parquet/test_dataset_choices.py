@@ -13,8 +13,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound
 from aioprefetch.parquet.dataset.scan import spread
-from tests.files.dataset_files import asked, numbers, parquet_bytes, put_files, write_files, years
-from tests.profile import each_of
+from tests.files.dataset_files import asked, column, numbers, parquet_bytes, put_files, write_files, years
 from tests.stores.gated_reader import MIB, Bench, bench, settle
 
 YEARS = dict(years())
@@ -33,11 +32,6 @@ async def b() -> AsyncIterator[Bench]:
     async with bench(memory_bytes=64 * MIB) as made:
         put_files(made, YEARS)
         yield made
-
-
-def column(table: pa.Table, name: str) -> list[Any]:
-    found: list[Any] = table.column(name).to_pylist()
-    return found
 
 
 @pytest.mark.parametrize("read", [ap.parquet.read_table, ap.parquet.count_rows])
@@ -182,7 +176,9 @@ def _doubled() -> bytes:
     return parquet_bytes(pa.table([[1], [2]], names=["x", "x"]))
 
 
-@each_of(("count", "expected"), [(0, []), (1, [10]), (2, [10, 15]), (3, [10, 12, 15]), (6, None), (9, None)])
+@pytest.mark.parametrize(
+    ("count", "expected"), [(0, []), (1, [10]), (2, [10, 15]), (3, [10, 12, 15]), (6, None), (9, None)]
+)
 def test_numbers_that_are_spread(count: int, expected: list[int] | None) -> None:
     six = list(range(10, 16))
     assert spread(six, count) == (six if expected is None else expected)

@@ -143,7 +143,7 @@ async def test_a_second_reader_of_the_version_uses_the_layout_again(monkeypatch:
             assert ranges_of(b, "prefetch") != []
 
 
-@pytest.mark.parametrize("number", range(12))
+@each_of("number", range(12))
 async def test_a_request_that_fails_fails_one_read_at_most(number: int) -> None:
     fault = Injection(operation="read", occurrence=number, at="head", error=Unavailable)
     failures = 0

@@ -7,7 +7,6 @@ import pytest
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.parquet import thrift
 from aioprefetch.parquet.layout import SCHEMA_DEPTH_MAX, walk_footer
-from tests.profile import each_of
 from tests.unit.parquet.parquet_files import footer_at_hand, footer_of, with_footer, written
 
 PLAIN = written(pa.table({"a": np.arange(100), "s": [str(n) for n in range(100)]}), row_group_size=30)
@@ -32,7 +31,7 @@ def group(children: int) -> thrift.Struct:
 LEAF: thrift.Struct = {1: (thrift.I32, 1), 3: (thrift.I32, 0), 4: (thrift.BINARY, b"x")}
 
 
-@each_of(("depth", "fits"), [(SCHEMA_DEPTH_MAX, True), (SCHEMA_DEPTH_MAX + 1, False), (50_000, False)])
+@pytest.mark.parametrize(("depth", "fits"), [(SCHEMA_DEPTH_MAX, True), (SCHEMA_DEPTH_MAX + 1, False), (50_000, False)])
 def test_groups_nest_to_a_limit(depth: int, fits: bool) -> None:
     data = with_footer(PLAIN, schema_of([group(1)] * (depth + 1) + [LEAF]))
     if fits:

@@ -14,7 +14,6 @@ from aioprefetch.parquet.pruning import (
     normalized_filters,
     prune_row_groups,
 )
-from tests.profile import each_of
 from tests.unit.parquet.parquet_files import (
     chunk_of,
     footer_at_hand,
@@ -68,7 +67,7 @@ def check_bound(leaf: int, bound: bytes) -> None:
             assert 0 in groups
 
 
-@each_of(
+@pytest.mark.parametrize(
     "statistics",
     [
         (thrift.STRUCT, {3: (thrift.I64, -1)}),

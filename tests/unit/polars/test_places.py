@@ -9,7 +9,6 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.errors import ConfigInvalid, InvalidType, NotFound
 from aioprefetch.polars.scan_parquet import place_of
-from tests.profile import each_of
 
 KEYS = {"region": "us-east-1", "access_key_id": "a", "secret_access_key": "b"}
 
@@ -112,7 +111,7 @@ def test_options_of_a_store_do_not_go_with_an_operator() -> None:
         ap.polars.scan_parquet("a.parquet", operator=operator, batch_rows=0)
 
 
-@each_of("source", ["none.parquet", "none/", "none/*.parquet", "none", ["none.parquet"]])
+@pytest.mark.parametrize("source", ["none.parquet", "none/", "none/*.parquet", "none", ["none.parquet"]])
 def test_what_is_not_there(source: Any) -> None:
     """At the call, where a query is still far away."""
     with pytest.raises(NotFound, match="none"):

@@ -12,7 +12,6 @@ from aioprefetch.sync.loop_thread import LoopThread
 from aioprefetch.testing.conformance.suite import RecordingLayer
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import ReadRequest, WriteRequest
-from tests.profile import each_of
 from tests.stores.gated_reader import KIB, settle
 
 BLOCK = 64 * KIB
@@ -149,8 +148,8 @@ def test_a_closed_file_leaves_no_request_behind(operator: Operator, log: Recordi
     run(operator.aclose())
 
 
-@each_of("seeks_first", [False, True])
-@each_of("step", [BLOCK // 16, BLOCK // 4, BLOCK // 2])
+@pytest.mark.parametrize("seeks_first", [False, True])
+@pytest.mark.parametrize("step", [BLOCK // 16, BLOCK // 4, BLOCK // 2])
 def test_a_long_stream_holds_its_window_and_little_more(step: int, seeks_first: bool) -> None:
     """The marks that hits pass reach the loop's thread late, and a seek to the end tells the size alone."""
     blocks = 160

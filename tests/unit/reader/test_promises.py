@@ -15,7 +15,6 @@ from aioprefetch.reader.policy import PolicyName
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import WriteRequest
-from tests.profile import each_of
 from tests.stores.gated_reader import bench
 
 KIB = 1 << 10
@@ -205,7 +204,7 @@ async def test_a_foreign_loop_is_refused_by_every_method(operator: Operator) -> 
         assert list(await asyncio.gather(reader.read(4), reader.read(4))) == [DATA[:4], DATA[4:8]]
 
 
-@each_of("option", [{"prefetch_enabled": "no"}, {"on_progress": 5}, {"footer_cache": 1.5}])
+@pytest.mark.parametrize("option", [{"prefetch_enabled": "no"}, {"on_progress": 5}, {"footer_cache": 1.5}])
 def test_options_of_the_wrong_type_are_refused_at_once(option: dict[str, Any]) -> None:
     """By name, before any I/O."""
     with pytest.raises(InvalidType, match=next(iter(option))):

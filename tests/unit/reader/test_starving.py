@@ -18,7 +18,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import content
 from aioprefetch.values import ReadReply, ReadRequest
-from tests.profile import chosen, each_of, in_turns
+from tests.profile import chosen, in_turns
 
 BLOCK = 4096
 SIZE = 5 * BLOCK + 7
@@ -122,8 +122,8 @@ def test_readers_that_evict_one_another_all_get_on(seed: int) -> None:
     run_virtual(lambda: _many_readers(seed, blocks=6, readers=16, times=10, ways=("read_at",)))
 
 
-@each_of("cached", [False, True])
-@each_of(("blocks", "readers"), [(1, 6), (2, 24), (3, 12)])
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(("blocks", "readers"), [(1, 6), (2, 24), (3, 12)])
 def test_however_many_they_are(blocks: int, readers: int, cached: bool) -> None:
     times = chosen(quick=2, full=20)
     run_virtual(lambda: _many_readers(blocks, blocks=blocks, readers=readers, times=times, cached=cached))

@@ -21,14 +21,13 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import WriteRequest
 from tests.probes.programs import completed
-from tests.profile import each_of
 from tests.stores.gated_reader import bench
 
 DAY_SECONDS = 86_400.0
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@each_of(
+@pytest.mark.parametrize(
     "wrong",
     [
         {"memory_bytes": 0},

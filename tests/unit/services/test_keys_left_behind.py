@@ -19,7 +19,6 @@ import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem
 from aioprefetch.services.s3 import S3
 from aioprefetch.spark.udf import WarmOperator
-from tests.profile import each_of
 from tests.repository.source_tree import ROOT
 
 CANARY = "canary/of/these/tests/0123456789+Canary/abc="
@@ -223,7 +222,7 @@ def test_forks_keep_their_keys() -> None:
     child.join()
 
 
-@each_of("fallback", ["another", True, ""])
+@pytest.mark.parametrize("fallback", ["another", True, ""])
 def test_another_fallback_is_refused(fallback: Any) -> None:
     with pytest.raises(ap.ConfigInvalid, match=r"fallback must be one of 'ambient', not "):
         s3("http://127.0.0.1:9", fallback=fallback)

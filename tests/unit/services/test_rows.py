@@ -18,7 +18,6 @@ from aioprefetch.options import COUNT, FLAG, OBJECT, SECONDS, SECRET, SIZE, Choi
 from aioprefetch.services.memory import Memory
 from aioprefetch.spark.options import option_name
 from aioprefetch.spark.settings import parse_options
-from tests.profile import each_of
 from tests.repository import option_files
 
 # Each kind of options: what is right, what is kept, a text, and what is wrong with what is said of it.
@@ -92,7 +91,7 @@ def kept(options: dict[str, Any]) -> Any:
     return configure("choir://poems", options)[0]
 
 
-@each_of("name", VALUES)
+@pytest.mark.parametrize("name", VALUES)
 def test_it_is_an_option_by_uri_which_is_checked(name: str) -> None:
     given, expected, _, wrong, message = VALUES[name]
     assert getattr(kept({name: given}), name) == expected
@@ -158,7 +157,7 @@ def test_it_is_a_word_of_fsspec() -> None:
         settings_of("choir", {"tempo": 4, "speed": 5})
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("word", "says"),
     [
         ("tempoo", "did you mean 'tempo'?"),

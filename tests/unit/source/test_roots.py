@@ -1,11 +1,12 @@
 """One directory under several spellings, and what lies in it."""
 
+import pytest
+
 from aioprefetch.source.state.store import canonical_root, path_below, store_path_below
 from aioprefetch.values import ServiceInfo
-from tests.profile import each_of
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("one", "other"),
     [
         ("s3://b/landing", "s3a://b/landing"),
@@ -21,7 +22,7 @@ def test_spellings_of_one_directory(one: str, other: str) -> None:
     assert path_below(one, other) == path_below(other, one) == ""
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("one", "other"),
     [("s3://b/x", "s3://b/X"), ("s3://b/x", "s3://b//x"), ("s3://b/x", "file:///b/x"), ("memory://a", "memory://A")],
 )

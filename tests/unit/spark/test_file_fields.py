@@ -9,7 +9,6 @@ from pyspark.sql.types import ArrayType, DoubleType, LongType, StringType, Struc
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.spark.schema import FileFields, Inferred, batch_fields, file_fields, projected, with_metadata
 from aioprefetch.spark.settings import parse_options
-from tests.profile import each_of
 
 FIELDS = {"a": LongType(), "b": StringType(), "c": DoubleType()}
 
@@ -34,13 +33,13 @@ def test_the_schema_of_the_files_has_what_is_known_and_what_filters_need() -> No
     assert fields(struct("b", "a"), fileSchema=everything.json()) == FileFields(None, everything)
 
 
-@each_of("text", ["", "a long", "[]", '{"type": "struct"}'])
+@pytest.mark.parametrize("text", ["", "a long", "[]", '{"type": "struct"}'])
 def test_a_schema_of_the_files_that_is_none_is_named(text: str) -> None:
     with pytest.raises(ConfigInvalid, match="fileSchema"):
         fields(struct("a"), fileSchema=text)
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("options", "missing"),
     [
         ({"metadataColumns": "_file,_offset"}, r"add _file string, _offset bigint to"),

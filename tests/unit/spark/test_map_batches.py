@@ -13,7 +13,6 @@ import pytest
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, TimedOut
 from aioprefetch.spark.udf import BatchMapping, map_batches
 from aioprefetch.sync import run
-from tests.profile import each_of
 from tests.stores.gated_reader import settle
 
 
@@ -44,7 +43,7 @@ async def hang() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-@each_of("window", [1, 3, 50])
+@pytest.mark.parametrize("window", [1, 3, 50])
 def test_results_come_in_order_within_the_window(window: int) -> None:
     gauge = Gauge()
     assert list(map_batches(gauge, window=window)(range(40))) == [n * 10 for n in range(40)]
@@ -212,7 +211,7 @@ def test_the_plan_travels_by_pickle() -> None:
     assert list(mapping.run([0.0, 0.0])) == [None, None]
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("options", "error"),
     [
         ({"window": 0}, ConfigInvalid),

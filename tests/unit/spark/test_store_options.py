@@ -6,7 +6,6 @@ from aioprefetch.errors import ConfigInvalid, Unavailable
 from aioprefetch.spark.hadoop import ALL_BUCKETS, SessionSettings
 from aioprefetch.spark.settings import SourceSettings, is_same_endpoint, parse_options
 from aioprefetch.testing import Fault, FaultServer, Rule
-from tests.profile import each_of
 
 STORE = "http://store:9000"
 SESSION = SessionSettings(
@@ -57,7 +56,7 @@ def test_an_option_may_be_one_of_any_place_and_goes_to_those_that_know_it() -> N
         parsed("/data", region="eu-west-1")
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("one", "other"),
     [
         ("http://store:9000/", STORE),
@@ -71,7 +70,7 @@ def test_endpoints_that_are_one(one: str, other: str | None) -> None:
     assert is_same_endpoint(one, other)
 
 
-@each_of(
+@pytest.mark.parametrize(
     "other", ["https://store:9000", "http://store:9001", "http://store", "http://store:9000/minio", "http://store:x"]
 )
 def test_endpoints_that_are_not_one(other: str) -> None:

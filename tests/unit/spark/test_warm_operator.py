@@ -21,7 +21,6 @@ from aioprefetch.spark.udf import WarmOperator, map_batches, with_operator
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing.conformance.suite import checks
 from tests.probes.programs import run_program
-from tests.profile import each_of
 
 
 @pytest.fixture
@@ -199,7 +198,7 @@ def test_signature_and_hints_are_without_the_operator(store: str) -> None:
     assert typing.get_type_hints(later) == {"batches": Iterator[pd.Series], "return": Iterator[pd.Series]}
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("make", "error"),
     [
         (lambda: with_operator("s3://bucket", colour="red"), ConfigInvalid),  # type: ignore[call-arg]

@@ -14,7 +14,6 @@ from aioprefetch.spark.worker import (
     configured_cores,
     system_bytes,
 )
-from tests.profile import each_of
 
 MIB = 1 << 20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -87,7 +86,7 @@ def test_the_bounds(tmp_path: Path) -> None:
     assert budget_bytes({"PYSPARK_EXECUTOR_MEMORY_MB": "-1"}, properties, root=small) == BUDGET_BYTES_MIN
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("properties", "cores"),
     [
         ({"spark.master": "local[3]"}, 3),

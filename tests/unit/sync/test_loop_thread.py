@@ -11,7 +11,6 @@ import pytest
 from aioprefetch.errors import Closed, InvalidArgument, InvalidType, TimedOut, WrongLoop
 from aioprefetch.sync import run
 from aioprefetch.sync.loop_thread import Call, LoopThread, loop_thread
-from tests.profile import each_of
 
 
 async def current_thread() -> threading.Thread:
@@ -103,7 +102,7 @@ def test_nonsense_timeouts_are_refused(timeout: float) -> None:
         run(asyncio.sleep(0), timeout_seconds=timeout)
 
 
-@each_of("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()])
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()])
 def test_what_is_no_exception_comes_back_too_and_the_loop_goes_on(error: BaseException) -> None:
     async def leave() -> None:
         await asyncio.sleep(0)
@@ -131,7 +130,7 @@ def test_only_coroutines_are_run() -> None:
         run(3)  # type: ignore[arg-type]
 
 
-@each_of("timeout", ["1", True, [1]])
+@pytest.mark.parametrize("timeout", ["1", True, [1]])
 def test_a_timeout_that_is_no_number_is_refused_and_the_coroutine_closed(timeout: Any) -> None:
     with pytest.raises(InvalidType, match="number of seconds"):
         run(current_thread(), timeout)

@@ -2,11 +2,11 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.trace.timeline import busy_seconds, chunks, gaps, highest_in_bins, in_flight, packed
-from tests.profile import each_of
 
 INTERVALS = st.lists(
     st.tuples(st.integers(0, 50), st.integers(0, 20)).map(lambda pair: (float(pair[0]), float(pair[0] + pair[1]))),
@@ -48,7 +48,7 @@ def test_rows_overlap_nowhere_and_are_few(intervals: list[tuple[float, float]]) 
     assert len(by_row) == max((open_at(intervals, moment) for moment in range(72)), default=0)
 
 
-@each_of(("count", "lengths"), [(0, []), (3, [1, 1, 1]), (4, [2, 2]), (7, [3, 3, 1])])
+@pytest.mark.parametrize(("count", "lengths"), [(0, []), (3, [1, 1, 1]), (4, [2, 2]), (7, [3, 3, 1])])
 def test_chunks(count: int, lengths: list[int]) -> None:
     parts = chunks(range(count), 3)
     assert [len(part) for part in parts] == lengths

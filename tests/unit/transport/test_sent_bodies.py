@@ -8,7 +8,6 @@ import pytest
 from aioprefetch.errors import TimedOut
 from aioprefetch.transport.connection import SENT_PIECE_BYTES
 from aioprefetch.transport.options import ClientOptions
-from tests.profile import each_of
 from tests.stores.raw_server import Peer, RawServer, client_of, eventually, get, reply
 from tests.stores.wire import Taker, Wire
 
@@ -22,7 +21,7 @@ def sent(wire: Wire, body: bytes = BODY) -> tuple[Taker, asyncio.Future[float]]:
     return taker, wire.connection.send(HEAD, taker, body=memoryview(body))
 
 
-@each_of("body", [b"", b"abc", BODY[:SENT_PIECE_BYTES], BODY])
+@pytest.mark.parametrize("body", [b"", b"abc", BODY[:SENT_PIECE_BYTES], BODY])
 def test_a_body_is_sent_behind_its_head_and_keeps_the_connection(body: bytes) -> None:
     wire = Wire()
     taker, done = sent(wire, body)

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.transport.connection import StallTimer
 from aioprefetch.transport.options import ClientOptions
-from tests.profile import each_of
 
 FIRST, STALL, RATE = 8.0, 4.0, 10.0
 
@@ -80,7 +80,7 @@ def test_a_drip_is_found_within_two_windows(rate: int, faster: int) -> None:
     assert found[0] <= 2 * STALL
 
 
-@each_of(("received", "is_thin"), [(50, True), (79, True), (80, False)])
+@pytest.mark.parametrize(("received", "is_thin"), [(50, True), (79, True), (80, False)])
 def test_the_rate_holds_for_all_the_time_that_was_waited(received: int, is_thin: bool) -> None:
     """A look that comes late, here after two windows, does not halve what is due."""
     pace = StallTimer()

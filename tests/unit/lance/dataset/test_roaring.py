@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.lance.fragment_rows import parse_roaring
-from tests.profile import each_of
 
 
 def containers(numbers: list[int]) -> dict[int, list[int]]:
@@ -82,7 +81,7 @@ def test_refuses_truncated_files(data: bytes) -> None:
             parse_roaring(data[:size])
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("data", "message"),
     [
         (struct.pack("<II", 1, 1), "begins with 1"),

@@ -8,7 +8,6 @@ from aioprefetch.lance.physical.protocols import aligned, copy_bits, fill_bits, 
 from aioprefetch.lance.physical.strings import StoredEnds
 from aioprefetch.lance.physical.value import Bitmap, Value
 from aioprefetch.lance.row_ranges import RowRanges
-from tests.profile import each_of
 
 
 def _bits(memory: np.ndarray, offset: int, count: int) -> list[int]:
@@ -115,7 +114,7 @@ def test_ends_of_wanted_rows_count_their_contents_alone() -> None:
         assert found == [(before[a], before[b]) for a, b in pairs if before[b] > before[a]]
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("values", "pairs"),
     [
         ([3, 2, 5], [(0, 3)]),
@@ -133,7 +132,7 @@ def test_ends_that_do_not_ascend_are_refused(values: list[int], pairs: list[tupl
         _decode(np.array(values, np.uint64), RowRanges.of(pairs), 11, 10)
 
 
-@each_of("adjustment", [0, -1, 1 << 63])
+@pytest.mark.parametrize("adjustment", [0, -1, 1 << 63])
 def test_an_adjustment_that_marks_everything_is_refused(adjustment: int) -> None:
     with pytest.raises(ap.errors.UntrustedMetadata):
         StoredEnds((0, 80), 10, adjustment, 5)

@@ -5,7 +5,6 @@ import pytest
 
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.lance.structural.chunk_values import GROUP, trimmed, unpack
-from tests.profile import each_of
 
 ORDER = (0, 4, 2, 6, 1, 5, 3, 7)
 
@@ -36,7 +35,7 @@ def groups(bits: int, widths: list[int], seed: int) -> tuple[bytes, list[int], n
     return data, starts, np.array(expected, f"u{bits // 8}")
 
 
-@each_of("bits", [8, 16, 32, 64])
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
 def test_widths_of_every_kind(bits: int) -> None:
     widths = [0, 1, bits // 2 - 1, bits - 1, bits, 3, 3, 3, bits]
     data, starts, expected = groups(bits, widths, bits)
@@ -51,7 +50,7 @@ def test_groups_of_one_width() -> None:
     assert unpack(np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int64), 16).shape == (0, GROUP)
 
 
-@each_of(("start", "width"), [(1, 8), (0, 9), (0, -1), (900, 1)])
+@pytest.mark.parametrize(("start", "width"), [(1, 8), (0, 9), (0, -1), (900, 1)])
 def test_values_beyond_their_buffer_are_refused(start: int, width: int) -> None:
     with pytest.raises(UntrustedMetadata, match="bit-packed"):
         unpack(np.zeros(1024, np.uint8), np.array([start]), np.array([width]), 8)

@@ -18,7 +18,7 @@ from aioprefetch.errors import Error, NotFound, ObjectChanged, PermissionDenied,
 from aioprefetch.runtime import runtime
 from aioprefetch.runtime.events import Event
 from aioprefetch.values import ReadHead, ReadRequest, WriteRequest
-from tests.profile import chosen, each_of
+from tests.profile import chosen
 from tests.unit.layers.lru_cache.harness import Bed, Gate, Stubborn, after, read, read_settled, settle
 
 DATA = bytes(range(251)) * 9
@@ -267,7 +267,7 @@ async def test_a_write_does_not_wait_for_a_cache_that_is_bypassed(bed: Bed) -> N
     assert await read(stack, "k") == b"new"
 
 
-@each_of("head", [(7, 5, 100), (6, 4, 100), (6, 5, 99)])
+@pytest.mark.parametrize("head", [(7, 5, 100), (6, 4, 100), (6, 5, 99)])
 def test_a_part_of_another_file_is_refused_before_memory_is_taken(head: tuple[int, int, int]) -> None:
     sink = EntrySink(CacheEntry(name="n", size_bytes=100), start=6, size=5)
     start, size, total = head

@@ -9,14 +9,13 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.operator.from_uri import BUILT_IN
-from tests.profile import each_of
 from tests.unit.services.obspec.stores import serving
 from tests.unit.services.obspec.test_obspec_clouds import DATA, Cloud
 
 KEY = "c2VjcmV0LWtleS1mb3ItdGVzdHM="
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("uri", "url"),
     [
         ("gs://bucket/a/b", "gs://bucket/a/b"),
@@ -94,7 +93,7 @@ def test_a_reference_without_a_value_is_named() -> None:
         op.capability  # noqa: B018
 
 
-@each_of("uri", ["gs://", "az:///p", "gs://bucket?sig=secret", "az://container#x"])
+@pytest.mark.parametrize("uri", ["gs://", "az:///p", "gs://bucket?sig=secret", "az://container#x"])
 def test_what_names_no_container_is_refused(uri: str) -> None:
     with pytest.raises(ap.ConfigInvalid) as caught:
         ap.Operator.from_uri(uri)

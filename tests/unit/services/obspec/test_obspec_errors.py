@@ -144,7 +144,7 @@ def test_messages_are_short_and_hold_no_secret() -> None:
     assert explained(Generic("harmless")).__cause__ is not None
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("status", "kind"),
     [
         ("500 x", errors.Unavailable),
@@ -170,7 +170,7 @@ async def test_what_obstore_makes_of_a_response(status: str, kind: type[Error]) 
     assert caught.value.is_temporary == kind("").is_temporary
 
 
-@pytest.mark.parametrize("status", ["400 x", "403 x", "404 x", "418 x", "500 x", "503 x", "301 x", "garbage", ""])
+@each_of("status", ["400 x", "403 x", "404 x", "418 x", "500 x", "503 x", "301 x", "garbage", ""])
 async def test_no_secret_hangs_on_any_error(status: str) -> None:
     """From a store that repeats the request with its key, by each operation: not on causes, contexts or frames."""
 

@@ -19,7 +19,7 @@ from aioprefetch.services.s3.signed_targets import configuration_of
 from aioprefetch.services.s3.sigv4 import AccessKeys, Signer, encoded_path, encoded_query
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import StatRequest
-from tests.profile import each_of, few
+from tests.profile import few
 
 KEYS: dict[str, Any] = {"access_key_id": "AKIA", "secret_access_key": "secret"}
 ACCESS_POINT = "arn:aws:s3:us-west-2:123456789012:accesspoint/my-ap"
@@ -210,7 +210,7 @@ async def test_settings_without_an_endpoint(
 
 
 @checks("reliability:I11")
-@each_of(
+@pytest.mark.parametrize(
     "bucket",
     ["arn:aws:s3:::bucket", "arn:aws:sqs:us-east-1:123456789012:queue", "arn:aws:s3:us-east-1:1:accesspoint/x", "arn:"],
 )
@@ -219,8 +219,8 @@ def test_other_arns_are_refused(bucket: str) -> None:
         S3(bucket=bucket)
 
 
-@each_of("separator", ["/", ":"])
-@each_of("prefix", ["", "a/b"])
+@pytest.mark.parametrize("separator", ["/", ":"])
+@pytest.mark.parametrize("prefix", ["", "a/b"])
 def test_an_arn_in_a_uri(separator: str, prefix: str) -> None:
     arn = f"arn:aws:s3:us-west-2:123456789012:accesspoint{separator}my-ap"
     op = Operator.from_uri(f"s3://{arn}/{prefix}", **KEYS)

@@ -15,7 +15,7 @@ from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, WriteRequest
 from tests.profile import each_of
 from tests.stores.raw_server import Peer, RawServer
-from tests.unit.services.s3.stores import Store
+from tests.unit.services.s3.stores import Address, Store
 
 OBJECTS = {"bucket/k": b"the object"}
 PAGE = b"<ListBucketResult><Name>b</Name><KeyCount>0</KeyCount><Comment>%s</Comment></ListBucketResult>"
@@ -61,15 +61,6 @@ async def test_a_response_of_700_mib_is_given_up_at_8(store: Callable[..., Store
             await CALLS[call](store(Address(server), part_bytes=5 << 20))
     assert caught.value.status == "permanent"  # Each attempt would cost as much.
     assert sent < 2 * BODY_BYTES_MAX + (16 << 20)  # What lies in the buffers of both sockets.
-
-
-class Address:
-    """What ``open_store`` wants to know of a server."""
-
-    access_key_id = secret_access_key = "testing"
-
-    def __init__(self, server: RawServer) -> None:
-        self.endpoint_url = str(server.origin)
 
 
 async def test_a_long_page_is_read(store: Callable[..., Store]) -> None:

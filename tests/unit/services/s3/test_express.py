@@ -25,7 +25,6 @@ from aioprefetch.errors import (
 )
 from aioprefetch.services.s3.key_source import session_seconds
 from aioprefetch.values import AbortUploadRequest, CopyPartRequest, PresignRequest, RenameRequest, WriteRequest
-from tests.profile import each_of
 from tests.stores.faulty_bucket import PAGE
 from tests.stores.key_server import PART, Asked, Bent, KeyServer, Said, error
 
@@ -208,7 +207,7 @@ async def test_a_store_of_ones_own_may_have_no_sessions(said: Said) -> None:
         assert {asked.headers["authorization"].partition("Credential=")[2][:3] for asked in server.asked} == {"id/"}
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("end", "now", "seconds"),
     [
         (None, NOW, 240.0),

@@ -91,7 +91,7 @@ GIVEN: dict[str, tuple[Callable[[], Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", GIVEN)
+@each_of("name", GIVEN)
 async def test_keys_of_every_form_sign(name: str) -> None:
     """With their token, in the region of the session."""
     make, key_id, region = GIVEN[name]

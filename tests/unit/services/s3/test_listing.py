@@ -119,7 +119,7 @@ async def test_a_page_may_have_more_entries_than_were_asked_for() -> None:
         assert [entry.path async for entry in op.list("")] == [*keys, "p/"]
 
 
-@pytest.mark.parametrize("total", [3, 1000, 1001, 3000, 4500])
+@each_of("total", [3, 1000, 1001, 3000, 4500])
 async def test_all_is_deleted_where_tokens_are_offsets(total: int) -> None:
     """What is deleted moves the rest forward, past the next page: there is another look."""
 

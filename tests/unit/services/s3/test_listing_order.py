@@ -1,10 +1,11 @@
 """Which buckets list in the order of keys."""
 
+import pytest
+
 import aioprefetch as ap
-from tests.profile import each_of
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("bucket", "is_ordered"),
     [("name", True), ("name--usw2-az1--x-s3", False), ("name--usw2-az1--xa-s3", False), ("x--x-s3a", True)],
 )

@@ -22,7 +22,6 @@ from aioprefetch.services.s3 import S3
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadRequest, StatRequest
-from tests.profile import each_of
 from tests.unit.services.s3.stores import Store, open_store, signed_by
 
 OBJECTS = {"bucket/k": b"the object"}
@@ -236,7 +235,7 @@ asyncio.run(main())
 """
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         (

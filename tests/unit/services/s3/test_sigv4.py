@@ -24,7 +24,6 @@ from aioprefetch.services.s3.sigv4 import (
     payload_hash,
     stamp_of,
 )
-from tests.profile import each_of
 
 EXAMPLE = AccessKeys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 BUCKET = "examplebucket.s3.amazonaws.com"
@@ -76,7 +75,7 @@ SUITE: dict[str, tuple[str, dict[str, str], dict[str, str], str | None, str]] = 
 }
 
 
-@each_of("name", EXAMPLES)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_of_the_manual(name: str) -> None:
     """To the byte, with headers that we would not sign."""
     method, key, query, more, payload, expected = EXAMPLES[name]
@@ -97,7 +96,7 @@ def test_the_example_of_a_presigned_url() -> None:
     )
 
 
-@each_of("name", SUITE)
+@pytest.mark.parametrize("name", SUITE)
 def test_the_published_suite(name: str) -> None:
     """It signs no hash of the body in a header, and another service."""
     method, query, more, token, expected = SUITE[name]

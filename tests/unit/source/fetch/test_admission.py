@@ -18,7 +18,6 @@ from aioprefetch.source.fetch.partitioning import (
 from aioprefetch.source.options import AdmissionOptions
 from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.testing.conformance.suite import checks
-from tests.profile import each_of
 
 
 def admit(
@@ -140,7 +139,7 @@ def test_the_limit_of_the_engine_holds_beside_those_of_the_source() -> None:
     assert (everything.files_max, everything.bytes_max, everything.plan_files_max) == (None, None, 50)
 
 
-@each_of("name", ["files_max", "bytes_max", "rows_max", "plan_files_max"])
+@pytest.mark.parametrize("name", ["files_max", "bytes_max", "rows_max", "plan_files_max"])
 def test_a_limit_that_admits_nothing_is_refused(name: str) -> None:
     with pytest.raises(ConfigInvalid, match=f"{name} must be above 0, not 0"):
         limits_of(AdmissionOptions(**{name: 0}))

@@ -13,7 +13,6 @@ from aioprefetch.source.fetch.partitioning import divide, partition_count, stabl
 from aioprefetch.source.options import PartitionOptions
 from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.testing.conformance.suite import checks
-from tests.profile import each_of
 
 MIB = 1 << 20
 
@@ -145,7 +144,7 @@ def test_size_balances_bytes() -> None:
     assert sorted(sum(one.bytes for one in part) for part in parts) == [100, 100, 100]
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("files", "size", "tasks"),
     [(1, 3000, 1), (60, 3000, 1), (640, 3000, 11), (1000, 3000, 17), (1000, 100_000, 40), (1100, 100_000, 40)],
 )
@@ -175,7 +174,9 @@ def test_a_small_target_is_kept_to() -> None:
     assert divide([], how, can_split) == []
 
 
-@each_of("how", [PartitionOptions(target_bytes=0), PartitionOptions(partitions_max=0), PartitionOptions(slots=0)])
+@pytest.mark.parametrize(
+    "how", [PartitionOptions(target_bytes=0), PartitionOptions(partitions_max=0), PartitionOptions(slots=0)]
+)
 def test_options_that_allow_no_task_are_refused(how: PartitionOptions) -> None:
     with pytest.raises(ConfigInvalid, match="must be at least 1, not 0"):
         divide([], how, can_split)

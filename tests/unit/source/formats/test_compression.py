@@ -50,8 +50,8 @@ def test_streams_of_several_parts_in_any_pieces(kind: str, parts: list[bytes], s
 
 
 @checks("source:Q7")
-@pytest.mark.parametrize("kind", list(PACKERS))
-@pytest.mark.parametrize("offsets", [True, False])
+@each_of("kind", list(PACKERS))
+@each_of("offsets", [True, False])
 async def test_offsets_in_a_compressed_file_count_decompressed_bytes(kind: str, offsets: bool) -> None:
     lines = [f"line {number}" for number in range(5000)]
     data = "\n".join(lines).encode()

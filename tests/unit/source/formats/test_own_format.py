@@ -26,7 +26,6 @@ from aioprefetch.source.reading import ReadTask, infer_schema, list_files, plan_
 from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.spark.options import SOURCE_OPTIONS, check_format
 from aioprefetch.values import Entry
-from tests.profile import each_of
 from tests.unit.source.formats.written_files import new_operator
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64())])
@@ -161,7 +160,7 @@ def test_a_format_is_known_until_it_is_removed() -> None:
         format_of("a.pairs", FormatOptions())
 
 
-@each_of(
+@pytest.mark.parametrize(
     ("register", "reason"),
     [
         (lambda: register_format(PairsFormat(), "pairs"), "must be in lower case and begin with a dot"),

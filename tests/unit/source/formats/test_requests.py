@@ -27,7 +27,7 @@ def cost(operator: ap.Operator) -> tuple[int, int]:
     return found["action_http_get_request"] + found["action_http_head_request"], found["stream_read_total_bytes"]
 
 
-@pytest.mark.parametrize("key", ["a.txt", "a.jsonl", "a.csv", "a.bin", "a.txt.gz"])
+@each_of("key", ["a.txt", "a.jsonl", "a.csv", "a.bin", "a.txt.gz"])
 async def test_a_small_file_costs_one_request(key: str) -> None:
     data = b'{"value":1}\n' * 10
     data = gzip.compress(data) if key.endswith("gz") else data
@@ -83,7 +83,7 @@ async def test_settings_of_open_file_reach_every_file() -> None:
             await read(operator, file, schema, settings=settings)
 
 
-@pytest.mark.parametrize("key", ["a.jsonl", "a.csv", "a.jsonl.gz", "a.parquet", "a.lance"])
+@each_of("key", ["a.jsonl", "a.csv", "a.jsonl.gz", "a.parquet", "a.lance"])
 async def test_settings_of_open_file_reach_samples(key: str) -> None:
     wrong = ReadOptions(open_file={"mapreduce.job.input.file.must.fs.unknown.key": "1"})
     async with new_operator() as operator:

@@ -210,7 +210,7 @@ async def test_an_edited_marker_of_cleaning_counts_as_none(data: st.DataObject |
             assert json.dumps(again) == json.dumps({**again, **json.loads(changed)})
 
 
-@pytest.mark.parametrize("line", [BOMB, "5", "{}", '{"key":1,"etag":null,"version":null}', '{"key":"k","etag":[]}'])
+@each_of("line", [BOMB, "5", "{}", '{"key":1,"etag":null,"version":null}', '{"key":"k","etag":[]}'])
 async def test_a_list_of_files_left_out_that_was_edited_is_refused(line: str) -> None:
     async with ap.Operator.from_uri("memory://edited-lists") as operator:
         await operator.write("state/dead/000000000001-0.jsonl", line.encode())
