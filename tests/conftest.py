@@ -125,8 +125,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Draw as many examples as the profile wants, also where a test says how many it wants; mark folders as `full`."""
+    folders = tuple(f"{TESTS / folder}{os.sep}" for folder in FULL_FOLDERS)
     for item in items:
-        if item.path.is_relative_to(TESTS) and item.path.relative_to(TESTS).parts[0] in FULL_FOLDERS:
+        if str(item.path).startswith(folders):
             item.add_marker("full")
     for test in {id(test): test for item in items if (test := _hypothesis_test(item)) is not None}.values():
         own: Any = test._hypothesis_internal_use_settings or settings.default

@@ -1,6 +1,7 @@
 """The tests that each store skips, by name: a capability that gets lost is a failure here, not a silent skip."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,133 +83,81 @@ NO_DIRECTORIES = {
     "test_stat_of_a_parent_is_a_directory",
 }
 
+# Of all stores in memory and on disks, of those over S3 whose answers lack something, and of obstore.
+NO_CLOUD = NO_VERSIONS | NO_CLASSES | NO_PARTS | NO_PRESIGN
+OVER_S3 = REPLACES_ANY | NO_CONDITIONS_BUT_OF_WRITES | {"test_read_version_is_refused_where_there_are_none"}
+BY_OUR_S3 = OVER_S3 | KEEPS_METADATA | KEEPS_CLASSES | LISTS_VERSIONS | {"test_copy_if_not_exists"}
+BY_OBSTORE = REPLACES_ANY | NO_CLASSES | NO_PARTS | NO_DOUBLE_SLASH | NO_EMPTY_DIRECTORIES | NO_CONDITIONS_BUT_OF_WRITES
+IN_OBSTORES_MEMORY = NO_CLOUD | BY_OBSTORE | KEEPS_METADATA | NO_CONDITIONS_OF_COPIES
+NO_DESCRIPTIONS = {"test_write_content_headers", "test_write_user_metadata"}
+READS_ALONE = {"test_path_is_relative_to_the_root", "test_deleted_object"}
+
 SKIPPED: dict[type[EachStack], set[str]] = {
-    OnMemory: NO_VERSIONS | NO_CLASSES | KEEPS_METADATA | NO_PARTS | NO_RENAME | NO_PRESIGN | KEEPS_ANY_BUT_ONE,
-    OnFs: NO_VERSIONS
-    | NO_CLASSES
-    | NO_DOUBLE_SLASH
-    | NO_PARTS
-    | NO_PRESIGN
-    | KEEPS_ANY_BUT_ONE
-    | {"test_write_content_headers", "test_write_user_metadata"},
+    OnMemory: NO_CLOUD | KEEPS_METADATA | NO_RENAME | KEEPS_ANY_BUT_ONE,
+    OnFs: NO_CLOUD | NO_DOUBLE_SLASH | KEEPS_ANY_BUT_ONE | NO_DESCRIPTIONS,
     OnHttp: NO_VERSIONS
     | NO_PRESIGN
     | NO_RENAME
     | NO_DIRECTORIES
     | {name for name in dir(AccessorSuite) if READ_ONLY.match(name)}
-    | {"test_path_is_relative_to_the_root", "test_deleted_object"},
-    OnMoto: KEEPS_OLD_BYTES
-    | REPLACES_ANY
-    | {"test_write_by_five_that_count"}
-    | NO_CONDITIONS_BUT_OF_WRITES
-    | {"test_copy_if_not_exists"}
-    | KEEPS_METADATA
-    | KEEPS_CLASSES
-    | LISTS_VERSIONS
-    | {"test_read_version_is_refused_where_there_are_none"},
-    OnRclone: NO_VERSIONS
-    | REPLACES_ANY
+    | READS_ALONE,
+    OnMoto: BY_OUR_S3 | KEEPS_OLD_BYTES | {"test_write_by_five_that_count"},
+    OnRclone: BY_OUR_S3
+    | NO_VERSIONS
     | NO_CONDITIONS_OF_WRITES
-    | {"test_copy_in_parts"}
     | NO_CONDITIONS_OF_COPIES
-    | NO_CONDITIONS_BUT_OF_WRITES
-    | {"test_copy_if_not_exists"}
-    | KEEPS_METADATA
-    | KEEPS_CLASSES
-    | LISTS_VERSIONS
     | NO_DOUBLE_SLASH
-    | {"test_read_version_is_refused_where_there_are_none"}
-    | {"test_create_dir_existing_directory_is_no_error", "test_stat_of_a_created_directory"},
-    OnObstoreMemory: NO_VERSIONS
-    | NO_PRESIGN
-    | REPLACES_ANY
-    | NO_CLASSES
-    | NO_PARTS
-    | KEEPS_METADATA
-    | NO_DOUBLE_SLASH
-    | NO_EMPTY_DIRECTORIES
+    | {"test_copy_in_parts", "test_create_dir_existing_directory_is_no_error", "test_stat_of_a_created_directory"},
+    OnObstoreMemory: IN_OBSTORES_MEMORY,
+    OnOurProvider: IN_OBSTORES_MEMORY,
+    OnObstoreLocal: NO_CLOUD
+    | BY_OBSTORE
     | NO_CONDITIONS_OF_COPIES
-    | NO_CONDITIONS_BUT_OF_WRITES,
-    OnOurProvider: NO_VERSIONS
-    | NO_PRESIGN
-    | REPLACES_ANY
-    | NO_CLASSES
-    | NO_PARTS
-    | KEEPS_METADATA
-    | NO_DOUBLE_SLASH
-    | NO_EMPTY_DIRECTORIES
-    | NO_CONDITIONS_OF_COPIES
-    | NO_CONDITIONS_BUT_OF_WRITES,
-    OnObstoreLocal: NO_VERSIONS
-    | NO_PRESIGN
-    | REPLACES_ANY
-    | {"test_write_by_five_that_count"}
-    | NO_CONDITIONS_OF_COPIES
-    | NO_CONDITIONS_BUT_OF_WRITES
-    | NO_CLASSES
-    | NO_PARTS
-    | NO_DOUBLE_SLASH
-    | NO_EMPTY_DIRECTORIES
-    | {"test_write_content_headers", "test_write_user_metadata", "test_write_if_match"}
-    | {"test_writer_if_match"},
-    OnObstoreS3: KEEPS_OLD_BYTES
-    | REPLACES_ANY
-    | {"test_presigned_headers_of_the_response", "test_write_by_five_that_count"}
-    | NO_CONDITIONS_BUT_OF_WRITES
+    | NO_DESCRIPTIONS
+    | {"test_write_by_five_that_count", "test_write_if_match", "test_writer_if_match"},
+    OnObstoreS3: OVER_S3
+    | BY_OBSTORE
+    | KEEPS_OLD_BYTES
     | NO_LISTED_VERSIONS
-    | NO_CLASSES
-    | NO_PARTS
     | KEEPS_METADATA
-    | NO_DOUBLE_SLASH
-    | NO_EMPTY_DIRECTORIES
-    | {"test_read_version_is_refused_where_there_are_none"},
-    OnDict: NO_VERSIONS
-    | NO_PRESIGN
+    | {"test_presigned_headers_of_the_response", "test_write_by_five_that_count"},
+    OnDict: NO_CLOUD
     | REPLACES_ANY
     | NO_CONDITIONS_OF_WRITES
-    | NO_CLASSES
-    | NO_PARTS
     | NO_EMPTY_DIRECTORIES
     | NO_CONDITIONS_OF_COPIES
     | NO_CONDITIONS_BUT_OF_WRITES
-    | {"test_condition_if_none_match", "test_copy_if_not_exists"}
-    | {"test_write_content_headers", "test_write_user_metadata"},
+    | NO_DESCRIPTIONS
+    | {"test_condition_if_none_match", "test_copy_if_not_exists"},
     OnGuide: NO_VERSIONS
     | NO_PRESIGN
     | {name for name in dir(AccessorSuite) if READ_ONLY.match(name) or NO_STAT.match(name)}
-    | {"test_path_is_relative_to_the_root", "test_deleted_object"},
+    | READS_ALONE,
+}
+NOWHERE = "http://127.0.0.1:1"
+# A service that is asked for its capability alone; nothing listens there. Others are those of our S3.
+SERVICES: dict[type[EachStack], Callable[[Path], Any]] = {
+    OnMemory: lambda _: Memory(),
+    OnFs: lambda folder: Fs(str(folder)),
+    OnDict: lambda _: DictStore(),
+    OnGuide: lambda _: guide_module().Toy(name="poems"),
+    OnHttp: lambda _: Http(f"{NOWHERE}/"),
+    OnObstoreMemory: lambda _: ObspecStore(MemoryStore()),
+    OnOurProvider: lambda _: ObspecStore(provided(Operator(Memory()))),
+    OnObstoreLocal: lambda folder: ObspecStore(LocalStore(folder)),
+    OnObstoreS3: lambda _: ObspecStore(S3Store("bucket", endpoint=NOWHERE, access_key_id="a", secret_access_key="b")),
 }
 
 
-def service_of(store: type[EachStack], folder: Path) -> Any:
-    """A service that is asked for its capability alone; nothing listens there."""
-    if store is OnMemory:
-        return Memory()
-    if store is OnFs:
-        return Fs(str(folder))
-    if store is OnDict:
-        return DictStore()
-    if store is OnGuide:
-        return guide_module().Toy(name="poems")
-    nowhere = "http://127.0.0.1:1"
-    if store is OnHttp:
-        return Http(f"{nowhere}/")
-    if store is OnObstoreMemory:
-        return ObspecStore(MemoryStore())
-    if store is OnOurProvider:
-        return ObspecStore(provided(Operator(Memory())))
-    if store is OnObstoreLocal:
-        return ObspecStore(LocalStore(folder))
-    if store is OnObstoreS3:
-        return ObspecStore(S3Store("bucket", endpoint=nowhere, access_key_id="a", secret_access_key="b"))
-    return S3(bucket="bucket", endpoint_url=nowhere, region="us-east-1", access_key_id="a", secret_access_key="b")
+def our_s3(_: Path) -> Any:
+    return S3(bucket="bucket", endpoint_url=NOWHERE, region="us-east-1", access_key_id="a", secret_access_key="b")
 
 
 @pytest.mark.parametrize("stack", STACKS)
 @pytest.mark.parametrize("store", SKIPPED)
 def test_skipped_tests_are_pinned(store: type[EachStack], stack: str, tmp_path: Path) -> None:
     """Exactly these skip, on each stack."""
-    service = service_of(store, tmp_path)
+    service = SERVICES.get(store, our_s3)(tmp_path)
     operator = Operator.bare(service) if stack == "bare" else Operator(service)
     if stack == "cached":
         operator = operator.layer(LruCacheLayer(cache=Operator(Memory()), capacity_bytes=1 << 20))

@@ -37,6 +37,12 @@ def asked(b: Bench) -> list[str]:
     return [call.request.path for call in b.calls]
 
 
+def column(table: pa.Table, name: str) -> list[Any]:
+    """The values of a column."""
+    found: list[Any] = table.column(name).to_pylist()
+    return found
+
+
 def sorted_rows(table: pa.Table) -> list[str]:
     """The rows of a table as text, in which NaN equals NaN, sorted."""
     return sorted(repr(row) for row in table.to_pylist())

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 import aioprefetch as ap
 from aioprefetch.lance.footer import open_file
@@ -16,6 +15,7 @@ from aioprefetch.scan import BatchScan
 from aioprefetch.scheduler.decode_loop import SHORT_BATCH_SECONDS
 from aioprefetch.testing import run_virtual
 from tests.files.lance_files import PATH, stored, write_file
+from tests.profile import each_of
 from tests.stores.gated_reader import MIB, bench, settle
 
 ROWS = 30_000
@@ -95,8 +95,8 @@ async def run_with_one_held(data: bytes, make: Callable[..., BatchScan], number:
         return arrived, held.request.offset, held.request.offset + held.request.size
 
 
-@pytest.mark.parametrize("number", range(HELD))
-@pytest.mark.parametrize("name", FILES)
+@each_of("number", range(HELD))
+@each_of("name", FILES)
 def test_rows_before_a_request_that_hangs_arrive(name: str, number: int) -> None:
     make_file, make = FILES[name]
     data = make_file()

@@ -13,7 +13,7 @@ from tests.files.lance_files import PATH, peer_reader, stored, write_file
 from tests.files.lance_v20_pages import open_bytes, random_ranges, random_take
 from tests.files.lance_v21_columns import FLAT, MAPS, NESTED, STORED_AS
 from tests.files.lance_v21_pages import VERSIONS, plain, read_rows
-from tests.profile import chosen
+from tests.profile import chosen, each_of
 
 ROWS = 1000
 EVERY = {**FLAT, **NESTED, **STORED_AS}
@@ -53,7 +53,7 @@ def _assert_same(found: pa.Table, expected: pa.Table) -> None:
         assert plain(found.select([name])).equals(plain(expected.select([name]))), name
 
 
-@pytest.mark.parametrize("name", EVERY)
+@each_of("name", EVERY)
 async def test_family_is_read_exactly(name: str) -> None:
     """In both versions, which write most families in the same way; under `quick` they take turns."""
     turn = list(EVERY).index(name) % len(VERSIONS)

@@ -4,9 +4,10 @@ import asyncio
 import io
 import itertools
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,16 @@ def numbers_file(columns: int, row_groups: int, rows: int, **options: Any) -> by
     return bytes(sink.getvalue())
 
 
-FIFTY = numbers_file(12, 50, 5_000)  # 24 MB
-INDEXED = numbers_file(4, 4, 100_000, write_page_index=True, data_page_size=64 << 10)  # 12.8 MB
+@cache
+def fifty() -> bytes:
+    """24 MB."""
+    return numbers_file(12, 50, 5_000)
+
+
+@cache
+def indexed() -> bytes:
+    """12.8 MB."""
+    return numbers_file(4, 4, 100_000, write_page_index=True, data_page_size=64 << 10)
 
 
 @dataclass(slots=True)
@@ -104,16 +113,16 @@ async def test_the_demo_by_columns_is_one_request() -> None:
 async def test_three_of_twelve_columns_of_fifty_row_groups(columns: list[int]) -> None:
     """Exactly what is planned, in few requests, for no more than twice the bytes of the columns and a block."""
     names = [f"c{number:02}" for number in columns]
-    async with store_of(FIFTY) as store:
+    async with store_of(fifty()) as store:
         table, requests = await store.read(columns=names)
-    async with store_of(FIFTY) as store:
+    async with store_of(fifty()) as store:
         plan = await store.plan(columns=names)
     footer_request, *others = requests
-    assert footer_request == (len(FIFTY) - TAIL_BYTES_EVERYTHING, len(FIFTY))
+    assert footer_request == (len(fifty()) - TAIL_BYTES_EVERYTHING, len(fifty()))
     assert sorted(others) == sorted(plan.requests)
     assert sum(end - start for start, end in others) <= 2 * plan.projected_bytes + 8 * MIB
     assert len(requests) < 51  # What polars 2 sends for neighbours.
-    assert table.equals(same_columns(FIFTY, columns=names))
+    assert table.equals(same_columns(fifty(), columns=names))
 
 
 @pytest.mark.parametrize(
@@ -128,9 +137,9 @@ async def test_three_of_twelve_columns_of_fifty_row_groups(columns: list[int]) -
     ids=str,
 )
 async def test_a_scan_sends_what_is_planned(options: dict[str, Any]) -> None:
-    async with store_of(FIFTY) as store:
+    async with store_of(fifty()) as store:
         plan = await store.plan(**options)
-    async with store_of(FIFTY) as store:
+    async with store_of(fifty()) as store:
         _, requests = await store.read(**options)
     assert sorted(requests[1:]) == sorted(plan.requests)
 
@@ -139,14 +148,14 @@ async def test_a_scan_sends_what_is_planned(options: dict[str, Any]) -> None:
     "options", [{"rows": (120_000, 121_000)}, {"filters": [("c00", "<", -1.0)]}, {"rows": (0, 400_000)}], ids=str
 )
 async def test_pages_are_planned_too(options: dict[str, Any]) -> None:
-    async with store_of(INDEXED) as store:
+    async with store_of(indexed()) as store:
         plan = await store.plan(**options)
-    async with store_of(INDEXED) as store:
+    async with store_of(indexed()) as store:
         table, requests = await store.read(**options)
     assert sorted(requests[1:]) == sorted(plan.requests)
     if "rows" in options:
         start, stop = options["rows"]
-        assert table.equals(same_columns(INDEXED).slice(start, stop - start))
+        assert table.equals(same_columns(indexed()).slice(start, stop - start))
     if options.get("rows") == (120_000, 121_000):
         assert plan.requested_bytes < 0.2 * 4 * 100_000 * 8  # Of the row group that holds these rows.
     if "filters" in options:
@@ -154,7 +163,7 @@ async def test_pages_are_planned_too(options: dict[str, Any]) -> None:
 
 
 async def test_a_file_that_is_known_is_asked_for_no_more_than_its_columns() -> None:
-    async with store_of(FIFTY) as store:
+    async with store_of(fifty()) as store:
         await store.plan(columns=["c00"])
         footer = await ap.parquet.footer(store.operator, "k", everything=True)
         store.service.log.clear()
@@ -276,7 +285,7 @@ async def test_small_columns_of_many_row_groups(columns: list[str] | None) -> No
 
 
 async def test_two_of_twelve_columns_of_fifty_row_groups() -> None:
-    async with store_of(FIFTY) as store:
+    async with store_of(fifty()) as store:
         _, requests = await store.read(columns=["c00", "c05"])
     assert len(requests) == 34  # pyarrow: 101.
 
@@ -322,7 +331,7 @@ async def test_an_object_that_comes_whole_counts_as_memory_of_its_scan() -> None
 async def test_what_readers_have_in_memory_is_not_asked_for_again() -> None:
     """Of the same version; and what is in memory is not the scan's to fill."""
     async with Operator(ap.services.Memory(), block_bytes=MIB, memory_bytes=64 * MIB) as operator:
-        await operator.write("k", FIFTY)
+        await operator.write("k", fifty())
         async with operator.reader("k", policy="sequential", prefetch_enabled=False) as reader:
             await reader.read_at(0, 4 * MIB)
         before = operator.statistics
@@ -332,11 +341,12 @@ async def test_what_readers_have_in_memory_is_not_asked_for_again() -> None:
         found = await ap.parquet.read_table(operator, "k")
         sent = operator.statistics["action_http_get_request"] - before["action_http_get_request"]
         assert sent == 2 + len(plan.requests)
-        assert found.equals(same_columns(FIFTY))
+        assert found.equals(same_columns(fifty()))
 
 
-@pytest.mark.parametrize("data", [numbers_file(12, 50, 100), FIFTY], ids=["small", "large"])
-async def test_a_file_that_a_reader_has_whole_costs_a_question_and_no_bytes(data: bytes) -> None:
+@pytest.mark.parametrize("make", [lambda: numbers_file(12, 50, 100), fifty], ids=["small", "large"])
+async def test_a_file_that_a_reader_has_whole_costs_a_question_and_no_bytes(make: Callable[[], bytes]) -> None:
+    data = make()
     async with Operator(ap.services.Memory(), block_bytes=MIB, memory_bytes=256 * MIB) as operator:
         await operator.write("k", data)
         async with operator.reader("k") as reader:
@@ -346,8 +356,8 @@ async def test_a_file_that_a_reader_has_whole_costs_a_question_and_no_bytes(data
             after = operator.statistics
             assert after["action_http_get_request"] - before["action_http_get_request"] == 1
             assert after["stream_read_total_bytes"] == before["stream_read_total_bytes"]
-            await operator.write("k", INDEXED)
-            assert (await ap.parquet.read_table(operator, "k")).equals(same_columns(INDEXED))
+            await operator.write("k", indexed())
+            assert (await ap.parquet.read_table(operator, "k")).equals(same_columns(indexed()))
 
 
 async def test_what_is_in_memory_is_copied_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,15 +376,15 @@ async def test_what_is_in_memory_is_copied_piece_by_piece(monkeypatch: pytest.Mo
         asyncio.get_running_loop().call_soon(next_turn)
 
     async with Operator(ap.services.Memory(), block_bytes=MIB, memory_bytes=256 * MIB) as operator:
-        await operator.write("k", FIFTY)
+        await operator.write("k", fifty())
         async with operator.reader("k", policy="sequential", prefetch_enabled=False) as reader:
-            await reader.read_at(0, len(FIFTY))
+            await reader.read_at(0, len(fifty()))
         plan = await ap.parquet.plan(operator, "k")
         assert max(end - start for start, end in plan.held_ranges) > 20 * MIB
         monkeypatch.setattr(PinnedFile, "copy_held", counted)
         next_turn()
         found = await ap.parquet.read_table(operator, "k")
-    assert found.equals(same_columns(FIFTY))
+    assert found.equals(same_columns(fifty()))
     assert sum(copied.values()) > 20 * MIB
     assert max(copied.values()) <= plan.request_bytes_max
 
@@ -385,10 +395,10 @@ async def test_another_version_in_memory_is_not_used() -> None:
         await operator.write("k", other)
         async with operator.reader("k", policy="sequential") as reader:
             await reader.read_at(0, 4 * MIB)
-            await operator.write("k", FIFTY)
+            await operator.write("k", fifty())
             plan = await ap.parquet.plan(operator, "k")
             assert plan.held_ranges == ()
-            assert (await ap.parquet.read_table(operator, "k")).equals(same_columns(FIFTY))
+            assert (await ap.parquet.read_table(operator, "k")).equals(same_columns(fifty()))
 
 
 async def test_more_row_groups_than_are_scheduled_in_a_turn_cost_no_more_requests() -> None:

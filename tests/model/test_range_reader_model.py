@@ -185,15 +185,19 @@ def test_a_hundred_tasks_read_at_random(policy: PolicyName, reads: int) -> None:
     run_virtual(main)
 
 
+def gated() -> tuple[GateLayer, Operator]:
+    """An operator over an object of 100 bytes, whose requests wait for the gate."""
+    service, gate = Memory(), GateLayer()
+    service.store.put(WriteRequest(path="k"), content(100))
+    return gate, Operator(service).layer(gate)
+
+
 @checks("opendal:R33", "reliability:C04")
 def test_cancelled_waiters_leave_their_companions_intact() -> None:
     """Ten tasks wait for one block, every other one is cancelled: one request, and the others get their bytes."""
 
     async def main() -> None:
-        service = Memory()
-        service.store.put(WriteRequest(path="k"), content(100))
-        gate = GateLayer()
-        operator = Operator(service).layer(gate)
+        gate, operator = gated()
         async with operator.reader("k") as reader:
             tasks = [asyncio.create_task(reader.read_at(number, 10)) for number in range(10)]
             await gate.wait_for_arrivals(1)
@@ -215,10 +219,7 @@ def test_the_last_waiter_takes_the_request_with_it() -> None:
     """When all who waited are cancelled the request is broken off, its memory given back, and a new read works."""
 
     async def main() -> None:
-        service = Memory()
-        service.store.put(WriteRequest(path="k"), content(100))
-        gate = GateLayer()
-        operator = Operator(service).layer(gate)
+        gate, operator = gated()
         async with operator.reader("k") as reader:
             tasks = [asyncio.create_task(reader.read_at(number, 10)) for number in range(3)]
             await gate.wait_for_arrivals(1)

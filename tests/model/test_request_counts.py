@@ -11,6 +11,7 @@ from aioprefetch.services.memory import Memory
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content, pattern
 from aioprefetch.values import WriteRequest
+from tests.profile import each_of
 from tests.stores.computed_store import KIB, MIB, Arithmetic, Distance, Read, repeated
 
 CHUNK = 1365
@@ -56,8 +57,8 @@ async def read_by_position(operator: Operator, reads: list[Read], size: int, pol
 
 
 @checks("opendal:R27")
-@pytest.mark.parametrize("how", [read_by_cursor, read_by_position])
-@pytest.mark.parametrize("name", PATTERNS)
+@each_of("how", [read_by_cursor, read_by_position])
+@each_of("name", PATTERNS)
 async def test_patterns_with_default_options(name: str, how: Callable[..., object]) -> None:
     """An object smaller than a block is one GET, whatever the order."""
     service = Arithmetic(SIZE)
@@ -68,8 +69,8 @@ async def test_patterns_with_default_options(name: str, how: Callable[..., objec
 
 
 @checks("opendal:R27")
-@pytest.mark.parametrize("how", [read_by_cursor, read_by_position])
-@pytest.mark.parametrize("name", PATTERNS)
+@each_of("how", [read_by_cursor, read_by_position])
+@each_of("name", PATTERNS)
 async def test_patterns_with_small_blocks(name: str, how: Callable[..., object]) -> None:
     """With blocks of 256 KiB in 1 MiB of memory at most one GET for each block, none twice."""
     service = Arithmetic(SIZE)

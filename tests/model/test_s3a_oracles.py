@@ -22,6 +22,7 @@ from aioprefetch.runtime.budget import MemoryBudget
 from aioprefetch.runtime.buffers import new_buffer
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing.oracle import assert_same_bytes, pattern
+from tests.profile import each_of
 from tests.stores.computed_store import KIB, MIB, Arithmetic, Asked, Read, repeated
 from tests.stores.gated_reader import settle
 
@@ -151,8 +152,8 @@ async def _fully_by_position(reader: RangeReader, start: int, size: int) -> byte
     return await reader.read_exactly_at(start, min(size, (reader.size or size) - start))
 
 
-@pytest.mark.parametrize("how", [_by_cursor, _into_a_buffer, _by_position, _fully_by_position])
-@pytest.mark.parametrize("size", [2 * BLOCK, 5 * BLOCK + 1, 21 * BLOCK - 1])
+@each_of("how", [_by_cursor, _into_a_buffer, _by_position, _fully_by_position])
+@each_of("size", [2 * BLOCK, 5 * BLOCK + 1, 21 * BLOCK - 1])
 async def test_an_object_of_n_blocks_is_n_requests_and_all_but_the_first_are_prefetches(
     size: int, how: Callable[[RangeReader, int, int], Awaitable[bytes]]
 ) -> None:
@@ -254,7 +255,7 @@ async def test_what_a_failed_read_had_reserved_is_given_back() -> None:
         await read_and_check(reader, 10)
 
 
-@pytest.mark.parametrize(("count", "memory_blocks"), [(3, 8), (8, 8), (20, 8), (20, 4), (5, 1)])
+@each_of(("count", "memory_blocks"), [(3, 8), (8, 8), (20, 8), (20, 4), (5, 1)])
 async def test_no_more_blocks_are_kept_than_there_is_memory_for(count: int, memory_blocks: int) -> None:
     """S3A keeps ``min(blocks of the file, max.blocks.count)``; here the bound is in bytes and all readers share it."""
     size = 64 * KIB
@@ -280,7 +281,7 @@ GRIDS = [
 ]
 
 
-@pytest.mark.parametrize(("size", "block_bytes", "sizes"), GRIDS)
+@each_of(("size", "block_bytes", "sizes"), GRIDS)
 def test_the_blocks_of_an_object(size: int, block_bytes: int, sizes: list[int]) -> None:
     """Their number, and that all but the last have the same size; an empty object has none."""
     grid = BlockGrid(size, block_bytes)
@@ -340,7 +341,7 @@ LEGAL = {
 }
 
 
-@pytest.mark.parametrize(("before", "after"), list(product(SegmentState, repeat=2)))
+@each_of(("before", "after"), list(product(SegmentState, repeat=2)))
 async def test_the_transitions_of_a_segment(before: SegmentState, after: SegmentState) -> None:
     """The legal ones; any other is refused, with the states that may follow, and changes nothing."""
     budget = MemoryBudget(100, asyncio.get_running_loop())

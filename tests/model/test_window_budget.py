@@ -10,7 +10,7 @@ from aioprefetch import RangeReader
 from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import assert_same_bytes, pattern
-from tests.profile import chosen, combinations, few_rows
+from tests.profile import chosen, combinations, each_of, few_rows
 from tests.stores.computed_store import GIB, KIB, MIB, Arithmetic, Distance, Read, blank, covered_bytes
 from tests.stores.gated_reader import reads_of, settle
 
@@ -49,7 +49,7 @@ def places(size: int, *, seed: int, aligned: bool) -> list[int]:
 
 
 @checks("reliability:C25")
-@pytest.mark.parametrize(
+@each_of(
     ("read", "aligned", "size"), combinations([by_position, by_cursor], [True, False], [16 * MIB, 100 * MIB + 17, GIB])
 )
 async def test_random_reads_cost_what_was_asked_for(size: int, aligned: bool, read: ReadAt) -> None:
@@ -97,8 +97,8 @@ async def test_random_reads_cost_little_more_under_adaptive(size: int, block: in
     assert asked_bytes <= RATIO_MAX * READS * SMALL
 
 
-@pytest.mark.parametrize("gap", [0, 1, SMALL - 1, SMALL, -1, -SMALL])
-@pytest.mark.parametrize("read", chosen(quick=[by_cursor], full=[by_position, by_cursor]))
+@each_of("gap", [0, 1, SMALL - 1, SMALL, -1, -SMALL])
+@each_of("read", chosen(quick=[by_cursor], full=[by_position, by_cursor]))
 async def test_a_random_read_beside_the_end_of_a_run_costs_no_window(gap: int, read: ReadAt) -> None:
     """It happens once in a while among a thousand; a window would cost as much as all of them."""
     service = Arithmetic(GIB)

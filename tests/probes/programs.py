@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -60,6 +61,18 @@ def completed(
     if is_late:
         raise AssertionError(f"not done in {timeout_seconds:g} s; it wrote:\n{said}\nand as errors:\n{complained}")
     return subprocess.CompletedProcess(command, process.returncode, said, complained)
+
+
+def run_installed(source: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Run a program far from a checkout, with an installed wheel of the package, whose place is its argument."""
+    from hatchling.builders.wheel import WheelBuilder
+
+    site = folder / "site"
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    command = [sys.executable, "-P", "-c", source, str(site)]
+    return completed(command, timeout_seconds=120, cwd=folder, env=os.environ | {"PYTHONPATH": str(site)})
 
 
 def _write_stacks(process: "subprocess.Popen[bytes]", stderr: IO[str]) -> None:

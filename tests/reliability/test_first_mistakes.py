@@ -6,7 +6,6 @@ those without one.
 
 import asyncio
 import os
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from aioprefetch.sync import BlockingOperator
 from aioprefetch.sync import open as open_file
 from aioprefetch.testing import CountingS3Server
 from tests.probes.error_walk import everything, raised_by
+from tests.profile import each_of
 from tests.stores.certificates import Authority
 from tests.stores.raw_server import Peer, RawServer, answering, reply
 from tests.stores.tls_servers import serving
@@ -176,33 +176,23 @@ async def test_the_endpoint_speaks_tls_alone(says: bytes) -> None:
             assert "https://" in error.message
 
 
-async def test_a_server_that_hangs_up_may_speak_tls_alone(tmp_path: Path) -> None:
-    """As OpenSSL's servers do."""
+async def test_a_server_that_speaks_tls_alone_with_an_authority_of_its_own(tmp_path: Path) -> None:
+    """Asked without TLS it hangs up, as OpenSSL's servers do."""
     authority = Authority(tmp_path)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
+    says: dict[str, tuple[type[errors.Error], tuple[str, ...]]] = {
+        "http": (errors.Unavailable, ("as servers do that speak TLS alone: their URLs begin with https://",)),
+        "https": (errors.ConfigInvalid, ("is not trusted", "ca_bundle")),
+    }
     async with serving(serve, ssl=authority.context("127.0.0.1")) as port:
-        options = {**OPTIONS, **KEYS, "endpoint_url": f"http://127.0.0.1:{port}"}
-        for error in (await found_at("s3://bucket", options, verbs=("read", "stat", "list"))).values():
-            assert isinstance(error, errors.Unavailable)
-            assert "as servers do that speak TLS alone: their URLs begin with https://" in error.message
-
-
-async def test_the_certificate_is_of_an_authority_of_its_own(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
-    async with serving(serve, ssl=authority.context("127.0.0.1")) as port:
-        options = {**OPTIONS, **KEYS, "endpoint_url": f"https://127.0.0.1:{port}"}
-        for error in (await found_at("s3://bucket", options, verbs=("read", "stat", "list"))).values():
-            assert isinstance(error, errors.ConfigInvalid)
-            assert "is not trusted" in error.message
-            assert "ca_bundle" in error.message
-    assert isinstance(authority.context("127.0.0.1"), ssl.SSLContext)
+        for scheme, (kind, texts) in says.items():
+            options = {**OPTIONS, **KEYS, "endpoint_url": f"{scheme}://127.0.0.1:{port}"}
+            for error in (await found_at("s3://bucket", options, verbs=("read", "stat", "list"))).values():
+                assert isinstance(error, kind)
+                assert all(text in error.message for text in texts), error
 
 
 CONSOLE = "<!DOCTYPE html><html><head><title>Console</title></head><body>Log in</body></html>"
@@ -218,7 +208,7 @@ FOREIGN: list[tuple[str, str, str, type[Error], type[Error]]] = [
 ]
 
 
-@pytest.mark.parametrize(("status", "body", "kind", "of_read", "of_others"), FOREIGN)
+@each_of(("status", "body", "kind", "of_read", "of_others"), FOREIGN)
 async def test_the_endpoint_is_no_store_of_s3(
     status: str, body: str, kind: str, of_read: type[Error], of_others: type[Error]
 ) -> None:
@@ -280,7 +270,7 @@ async def test_the_bucket_is_missing() -> None:
                 )
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("code", "says"),
     [
         ("InvalidAccessKeyId", "check access_key_id, endpoint_url, and whether the key needs a session_token"),
@@ -309,7 +299,7 @@ async def test_there_are_no_keys(endpoint_url: str | None) -> None:
         assert error.context["service"] == f"s3://bucket at {at}"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("given", "says"),
     [
         ({"access_key_id": "CANARY-ID"}, "access_key_id is given without secret_access_key"),
@@ -333,7 +323,7 @@ def test_options_that_cannot_work_are_refused_at_once(given: dict[str, Any], say
     assert [text for text in found if "CANARY-SECRET" in text or "CANARY-TOKEN" in text] == []
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("region", "address"),
     [
         ("us-east-1", "https://bucket.s3.amazonaws.com"),

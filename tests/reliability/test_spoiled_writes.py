@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-import pytest
-
 from aioprefetch import Operator
 from aioprefetch.errors import Error
 from aioprefetch.testing.conformance.suite import checks
@@ -14,6 +12,7 @@ from tests.model.verbs.doors import by_operator
 from tests.model.verbs.places import BucketPlace
 from tests.model.verbs.tree import Step, check
 from tests.probes.search import SECONDS, SEED
+from tests.profile import each_of
 from tests.reliability.written_tree import STEPS, TREE
 from tests.stores.faulty_bucket import FAULTS, Call, FaultyBucket
 
@@ -46,7 +45,7 @@ async def _made(op: Operator, step: Step) -> Error | None:
 
 
 @checks("reliability:W01", "reliability:W02", "reliability:W03", "reliability:W06", "reliability:W07")
-@pytest.mark.parametrize("name", STEPS)
+@each_of("name", STEPS)
 async def test_the_nth_response_spoiled_loses_nothing(name: str) -> None:
     count = await spoiled(name, "500", lambda call: False)
     runs = [(fault, number, is_once) for fault in FAULTS for number in range(count) for is_once in (True, False)]

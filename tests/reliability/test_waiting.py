@@ -17,6 +17,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.testing import Fault, FaultServer
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import content
+from tests.profile import each_of
 from tests.reliability.scripted import (
     ATTEMPTS,
     HANG_SECONDS,
@@ -29,6 +30,7 @@ from tests.reliability.scripted import (
     Service,
     always,
     once,
+    serve_over,
     service_for,
 )
 from tests.stores.certificates import self_signed
@@ -38,6 +40,8 @@ LAST = OFFSET + LENGTH - 1
 PATIENCE_SECONDS = 30
 QUICK = {"read_timeout_seconds": HANG_SECONDS, "connect_timeout_seconds": PATIENCE_SECONDS}
 PATIENT = {"read_timeout_seconds": PATIENT_HANG_SECONDS, "connect_timeout_seconds": PATIENCE_SECONDS}
+# Each service waits beside the other.
+on_services = each_of("serve", [serve_over(kind) for kind in SERVICES], at_once=True)
 
 
 def operator_for(kind: Service, url: str, **options: Any) -> Operator:
@@ -46,6 +50,7 @@ def operator_for(kind: Service, url: str, **options: Any) -> Operator:
 
 
 @checks("reliability:S35")
+@on_services
 async def test_a_response_that_does_not_begin_is_asked_for_again(serve: Serve) -> None:
     async with serve(once(Fault(hang_before_head=True)), **PATIENT) as scripted:
         await scripted.read()
@@ -55,6 +60,7 @@ async def test_a_response_that_does_not_begin_is_asked_for_again(serve: Serve) -
 
 
 @checks("reliability:S35")
+@on_services
 async def test_responses_that_never_begin(serve: Serve) -> None:
     """Each attempt has its own limit, and they are counted."""
     async with serve(always(Fault(hang_before_head=True)), **QUICK) as scripted, asyncio.timeout(PATIENCE_SECONDS):
@@ -63,6 +69,7 @@ async def test_responses_that_never_begin(serve: Serve) -> None:
 
 
 @checks("reliability:S35")
+@on_services
 async def test_the_deadline_holds_over_all_attempts(serve: Serve) -> None:
     """Long before any limit of an attempt."""
     async with serve(always(Fault(hang_before_head=True))) as scripted, asyncio.timeout(PATIENCE_SECONDS):
@@ -71,8 +78,9 @@ async def test_the_deadline_holds_over_all_attempts(serve: Serve) -> None:
         assert error.status == "permanent"
 
 
-@pytest.mark.parametrize("cut", [0, 100, LENGTH - 1], ids=["s36-after-the-head", "s37-early", "s37-late"])
 @checks("reliability:S36", "reliability:S37")
+@each_of("cut", [0, 100, LENGTH - 1], at_once=True)
+@on_services
 async def test_a_body_that_stops_goes_on_elsewhere(serve: Serve, cut: int) -> None:
     async with serve(once(Fault(hang_after_bytes=cut)), **PATIENT) as scripted:
         await scripted.read()
@@ -84,6 +92,7 @@ async def test_a_body_that_stops_goes_on_elsewhere(serve: Serve, cut: int) -> No
 
 
 @checks("reliability:S36", "reliability:S37")
+@on_services
 async def test_bodies_that_always_stop(serve: Serve) -> None:
     async with serve(always(Fault(hang_after_bytes=100)), **PATIENT) as scripted, asyncio.timeout(PATIENCE_SECONDS):
         error = await scripted.fail(Stalled, requests=ATTEMPTS)
@@ -94,6 +103,7 @@ DRIP = Fault(drip_bytes=1, drip_delay_seconds=HANG_SECONDS / 10)
 
 
 @checks("reliability:S38")
+@on_services
 async def test_a_body_that_drips_goes_on_elsewhere(serve: Serve) -> None:
     """A byte now and then is no progress; what came is kept."""
     async with serve(once(DRIP), **PATIENT) as scripted, asyncio.timeout(PATIENCE_SECONDS):
@@ -107,6 +117,7 @@ async def test_a_body_that_drips_goes_on_elsewhere(serve: Serve) -> None:
 
 
 @checks("reliability:S38")
+@on_services
 async def test_bodies_that_always_drip(serve: Serve) -> None:
     async with serve(always(DRIP), **PATIENT) as scripted, asyncio.timeout(PATIENCE_SECONDS):
         error = await scripted.fail(Stalled, requests=ATTEMPTS)
@@ -175,8 +186,8 @@ def black_hole() -> Iterator[str]:
                 one.close()
 
 
-@pytest.mark.parametrize("kind", SERVICES)
 @checks("reliability:S43")
+@each_of("kind", SERVICES, at_once=True)
 async def test_a_connection_that_is_never_made(kind: Service) -> None:
     """Each attempt has its own limit; other hosts do not wait with it."""
     async with FaultServer({"bucket/k": b"there"}) as server:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import aioprefetch as ap
+from tests.profile import each_of
 
 PACKAGE = os.path.dirname(ap.__file__)
 URI = "memory://weak-rows"
@@ -86,7 +87,7 @@ KINDS: list[tuple[Make, Callable[[Any], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "use", "answer"), KINDS)
+@each_of(("make", "use", "answer"), KINDS)
 def test_the_wrong_kind_of_object_says_what_to_write(make: Make, use: Callable[[Any], Any], answer: str) -> None:
     """The error is a ``TypeError``, as Python's own is there."""
     op = ap.Operator.from_uri(URI)
@@ -131,7 +132,7 @@ CALLS: list[tuple[Callable[[Any], Any], type[BaseException], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "kind", "answers"), CALLS)
+@each_of(("call", "kind", "answers"), CALLS)
 async def test_a_wrong_call_says_how_it_is_written(
     call: Callable[[Any], Any], kind: type[BaseException], answers: list[str]
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.profile import each_of
 from tests.repository.source_tree import PACKAGE, ROOT, Import, all_imports_of, file_of, imports_of, python_files
 
 # Lowest first; names on one line do not import each other. The order is that of the design, section 4.
@@ -183,7 +184,7 @@ def test_imports_are_absolute_and_at_the_top() -> None:
     assert [f"{one.where} {one.module}" for one in found if is_misplaced(one)] == []
 
 
-@pytest.mark.parametrize("name", PURE)
+@each_of("name", PURE)
 def test_pure_modules_do_no_io(name: str) -> None:
     """Neither they nor what they import touch asyncio or anyio."""
     start = PACKAGE / f"{name}.py"
@@ -215,7 +216,7 @@ def test_the_check_bites() -> None:
     assert "pyarrow" not in sys.stdlib_module_names
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("extra", "folders"),
     [
         *(("spark", ("spark", "source")), ("lance", ("lance",)), ("parquet", ("parquet",))),

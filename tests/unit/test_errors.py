@@ -13,6 +13,7 @@ from aioprefetch import errors
 from aioprefetch.errors import Error, NotFound, ObjectChanged, RangeNotSatisfied, Unexpected, printable, redact
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadHead
+from tests.profile import each_of
 
 CLASSES = [getattr(errors, name) for name in errors.__all__]
 
@@ -70,7 +71,7 @@ def test_every_class_but_the_root_has_its_python_word() -> None:
     assert {cls.__name__ for cls in CLASSES} == {*PYTHON_WORDS, "Error"}
 
 
-@pytest.mark.parametrize("cls", CLASSES)
+@each_of("cls", CLASSES)
 def test_an_error_of_each_class(cls: type[Error]) -> None:
     """Python's word, the status by default, and what pickles and copies keep."""
     with pytest.raises(PYTHON_WORDS.get(cls.__name__, Exception)) as caught:
@@ -144,7 +145,7 @@ def test_message_is_for_people() -> None:
 SECRET = "SECRETVALUE"
 
 
-@pytest.mark.parametrize(
+@each_of(
     "url",
     [
         f"https://host/k?X-Amz-Signature={SECRET}",

@@ -21,6 +21,7 @@ from aioprefetch.ranges import (
     subtract,
 )
 from aioprefetch.testing.conformance.suite import checks
+from tests.profile import each_of
 
 KIB = 1024
 ranges_in_60 = st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda pair: (pair[0], pair[0] + pair[1]))
@@ -129,7 +130,7 @@ def test_resolve_range_is_slicing(offset: int, size: int | None, suffix: int | N
     assert data[found[0] : found[1]] == expected
 
 
-@pytest.mark.parametrize("value", [1.0, True, False, "1", None, b"1", 1j, [1]])
+@each_of("value", [1.0, True, False, "1", None, b"1", 1j, [1]])
 def test_no_integer(value: object) -> None:
     with pytest.raises(InvalidType) as caught:
         checked_int(value, "offset", operation="read_at", path="k")
@@ -144,9 +145,7 @@ def test_what_counts_as_an_integer() -> None:
 
 
 @checks("reliability:I03", "reliability:K23")
-@pytest.mark.parametrize(
-    ("offset", "size"), [(-1, 1), (0, -1), (OFFSET_MAX + 1, 0), (0, OFFSET_MAX + 1), (-(1 << 70), None)]
-)
+@each_of(("offset", "size"), [(-1, 1), (0, -1), (OFFSET_MAX + 1, 0), (0, OFFSET_MAX + 1), (-(1 << 70), None)])
 def test_no_range(offset: int, size: int | None) -> None:
     with pytest.raises(InvalidRange):
         checked_range(offset, size, operation="read", path="k")
@@ -158,7 +157,7 @@ def test_claims_of_a_file_must_stay_inside_it() -> None:
         checked_range(4, 7, operation="read", path="k", total=10)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("ranges", "error"),
     [
         (None, InvalidType),

@@ -20,6 +20,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadRequest, UncheckedHead
+from tests.profile import each_of
 
 SECRET = "c4n4ry/S+cret=="
 LONG = 64 << 10
@@ -63,7 +64,7 @@ NOTATIONS = [
 
 
 @checks("reliability:K03")
-@pytest.mark.parametrize("text", NOTATIONS)
+@each_of("text", NOTATIONS)
 def test_secrets_outside_of_urls(text: str) -> None:
     """Headers, parameters, XML, JSON, HTML and reprs, in upper and lower case."""
     for shown in (redact(text), excerpt(text), str(Unexpected(text)), str(Unexpected("x", context={"said": text}))):
@@ -81,16 +82,14 @@ def test_an_error_does_not_show_a_secret_of_its_path() -> None:
         assert one.path == one.filename == f"k?sig={SECRET}"
 
 
-@pytest.mark.parametrize("before", ["users/", "users%2F", "users%252f", "token_", "token-", "%2Ftoken_", ".", ""])
+@each_of("before", ["users/", "users%2F", "users%252f", "token_", "token-", "%2Ftoken_", ".", ""])
 def test_a_json_web_token_in_a_path(before: str) -> None:
     token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl"
     assert redact(f"{before}{token}/x") == f"{before}***/x"
 
 
-@pytest.mark.parametrize(
-    "secret", ["first,SECOND", "first)SECOND", "first]S{}ECOND", r"first\u002BSECOND", r"first\/SECOND"]
-)
-@pytest.mark.parametrize("start", ["k?token=", '{"sessionToken":"', "x-amz-security-token: ", "Authorization: Bearer "])
+@each_of("secret", ["first,SECOND", "first)SECOND", "first]S{}ECOND", r"first\u002BSECOND", r"first\/SECOND"])
+@each_of("start", ["k?token=", '{"sessionToken":"', "x-amz-security-token: ", "Authorization: Bearer "])
 def test_a_secret_with_a_comma_or_a_bracket(start: str, secret: str) -> None:
     """And with characters that JSON has escaped."""
     assert redact(start + secret) == f"{start}***"
@@ -103,7 +102,7 @@ def test_a_signature_without_the_name_of_a_header() -> None:
         assert digits not in redact(text)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "text",
     [
         "session_token is given without access_key_id and secret_access_key",
@@ -199,7 +198,7 @@ def test_an_excerpt_keeps_what_is_short() -> None:
     assert excerpt("a" * 1000) == "a" * (QUOTED_CHARACTERS_MAX - 1) + "…"
 
 
-@pytest.mark.parametrize("cut", range(-3, 30))
+@each_of("cut", range(-3, 30))
 def test_a_cut_leaves_no_half_of_a_credential(cut: int) -> None:
     """Wherever the text is cut: the ``@`` that would show who is a user may lie beyond it."""
     start = "x" * (TEXT_CHARACTERS_MAX - 10 - cut) + " "

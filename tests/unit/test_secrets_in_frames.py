@@ -16,6 +16,7 @@ import aioprefetch as ap
 from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.conformance.suite import checks
 from tests.probes.error_walk import everything, variables
+from tests.profile import each_of
 
 SECRET = "pl4ntedS3cretpl4ntedS3cretpl4nted"
 KEYS: dict[str, Any] = {"access_key_id": "AKIA", "secret_access_key": SECRET, "region": "us-east-1"}
@@ -97,7 +98,7 @@ DOORS: dict[str, Callable[[], object]] = {
 
 
 @checks("reliability:K01")
-@pytest.mark.parametrize("door", DOORS)
+@each_of("door", DOORS)
 def test_a_refusal_keeps_no_secret_in_its_frames(door: str) -> None:
     """Nor in its text, and those of what led to it."""
     with pytest.raises(ap.Error) as caught:

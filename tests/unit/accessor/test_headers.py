@@ -4,7 +4,6 @@ import re
 from datetime import UTC, datetime, timedelta, timezone
 from email.utils import format_datetime
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from aioprefetch.accessor.http_headers import (
 )
 from aioprefetch.errors import InvalidRange
 from aioprefetch.values import ReadRequest
+from tests.profile import each_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 sizes = st.none() | st.integers(-3, 1000)
@@ -57,7 +57,7 @@ def test_content_range_round_trip(start: int, size: int, beyond: int | None) -> 
     assert parse_content_range(f"  {text} ") == ((start, start + size), total)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "text",
     [
         "",
@@ -95,7 +95,7 @@ def test_content_range_never_raises_and_never_contradicts_itself(text: str) -> N
         assert total is None or end <= total
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("raw", "kept"),
     [
         ('"abc"', "abc"),
@@ -137,7 +137,7 @@ def test_dates_survive_the_round_trip(naive: datetime, hours: int) -> None:
     assert parse_http_date(format_datetime(when.astimezone(UTC), usegmt=True)) == when
 
 
-@pytest.mark.parametrize(
+@each_of(
     "text",
     [
         None,
@@ -170,7 +170,7 @@ def test_dates_and_delays_never_raise(text: str) -> None:
     assert delay is None or 0 <= delay < float("inf")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "seconds"),
     [
         ("5", 5.0),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from aioprefetch.accessor import check_range, check_reply, response_check
 from aioprefetch.errors import ConditionNotMatch, Error, ProtocolError, RangeNotSatisfied
 from aioprefetch.values import ReadHead, ReadRequest, UncheckedHead
+from tests.profile import each_of
 
 
 def ask(offset: int = 0, size: int | None = None, **fields: Any) -> ReadRequest:
@@ -85,7 +86,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@each_of("name", RIGHT)
 def test_a_right_response_is_accepted(name: str) -> None:
     request, response, (start, size, total) = RIGHT[name]
     head = check_reply(request, response)
@@ -93,7 +94,7 @@ def test_a_right_response_is_accepted(name: str) -> None:
     assert head.end == start + size
 
 
-@pytest.mark.parametrize("name", WRONG)
+@each_of("name", WRONG)
 def test_a_wrong_response_is_refused(name: str) -> None:
     request, response = WRONG[name]
     with pytest.raises(ProtocolError) as caught:
@@ -103,7 +104,7 @@ def test_a_wrong_response_is_refused(name: str) -> None:
     assert caught.value.is_temporary
 
 
-@pytest.mark.parametrize("etag", ["old", "W/new", None, "NEW"])
+@each_of("etag", ["old", "W/new", None, "NEW"])
 def test_another_version_is_refused(etag: str | None) -> None:
     """S31, S32: servers that ignore If-Match, or send no ETag, are found out by the comparison."""
     with pytest.raises(ConditionNotMatch) as caught:
@@ -112,7 +113,7 @@ def test_another_version_is_refused(etag: str | None) -> None:
     assert caught.value.context["if_match"] == "new"
 
 
-@pytest.mark.parametrize("if_match", [None, "*", "new"])
+@each_of("if_match", [None, "*", "new"])
 def test_the_same_version_is_accepted(if_match: str | None) -> None:
     response = part("bytes 5-14/100", 10, etag="new", version="v7", content_type="text/plain")
     head = check_reply(ask(5, 10, if_match=if_match), response)

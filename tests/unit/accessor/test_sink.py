@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink
 from aioprefetch.errors import ObjectChanged, ProtocolError
 from aioprefetch.values import ReadHead
+from tests.profile import each_of
 
 
 def head(start: int, size: int, total: int | None = 100, etag: str | None = "e") -> ReadHead:
@@ -85,7 +86,7 @@ def test_what_has_arrived_before_a_failure_stands() -> None:
     assert sink.head == head(10, 6)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("second", "error"),
     [
         (head(13, 3, etag="other"), ObjectChanged),
@@ -109,7 +110,7 @@ def test_a_later_attempt_must_continue_the_first(second: ReadHead, error: type[E
     assert sink.to_bytes() == b"abc"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("second", "is_same"),
     [
         ({}, True),
@@ -162,8 +163,8 @@ def test_an_empty_response_needs_no_memory() -> None:
     assert bytes(sink.to_view()) == b""
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-@pytest.mark.parametrize("cuts", [(), (3,), (0, 10), (2, 7)])
+@each_of("kind", [bytes, bytearray, memoryview])
+@each_of("cuts", [(), (3,), (0, 10), (2, 7)])
 def test_what_was_fed_may_change_afterwards(kind: type, cuts: tuple[int, ...]) -> None:
     """Only ``bytes``, which cannot, are kept as they are: when they are all of the body."""
     body = b"0123456789"

@@ -23,6 +23,7 @@ from aioprefetch.asgi.responses import ByteSpec, parse_ranges
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing import CountingS3Server, Injection
 from aioprefetch.values import Metadata, StatRequest
+from tests.profile import each_of
 from tests.stores.s3_options import options_of
 from tests.stores.verb_layer import VerbLayer
 from tests.unit.asgi.range_app import DATA, PATH, client_of, collector, never, served
@@ -38,8 +39,8 @@ def date(when: datetime) -> str:
     return when.strftime("%a, %d %b %Y %H:%M:%S GMT")
 
 
-@pytest.mark.parametrize("chunk_bytes", [1 << 20, 10_000, 7_777])
-@pytest.mark.parametrize(
+@each_of("chunk_bytes", [1 << 20, 10_000, 7_777])
+@each_of(
     ("header", "start", "end"),
     [
         ("bytes=0-0", 0, 1),
@@ -80,7 +81,7 @@ async def test_what_was_served_is_reported(chunk_bytes: int) -> None:
             seen.clear()
 
 
-@pytest.mark.parametrize(
+@each_of(
     "header",
     [f"bytes={SIZE}-", f"bytes={FAR}-", f"bytes={ENDLESS}-", "bytes=-0", f"bytes={SIZE}-,200000-300000"],
 )
@@ -90,7 +91,7 @@ async def test_a_range_beyond_the_end_is_416(header: str) -> None:
         assert (response.status_code, response.headers["content-range"]) == (416, f"bytes */{SIZE}")
 
 
-@pytest.mark.parametrize(
+@each_of(
     "header", ["bytes=3-2", "lines=1-2", "bytes=-", "bytes=", "bytes", "bytes=a-b", "bytes=1-2-3", "bytes=0-5;6-7"]
 )
 async def test_an_invalid_range_is_ignored(header: str) -> None:
@@ -332,7 +333,7 @@ async def test_the_path_of_a_mount_is_no_part_of_the_key(is_stripped: bool) -> N
             assert (await client.get("/files/a")).content == b"bytes"
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+@each_of("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
 async def test_other_methods_are_405(method: str) -> None:
     async with served() as (client, _, _):
         response = await client.request(method, PATH)
@@ -353,8 +354,8 @@ FAILURES = [
 ]
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-@pytest.mark.parametrize(("error", "status"), FAILURES)
+@each_of("method", ["GET", "HEAD"])
+@each_of(("error", "status"), FAILURES)
 async def test_failures_of_the_store(error: type[ap.Error], status: int, method: str) -> None:
     """The text of an error stays here; what may pass says when to come again."""
     async with served((Injection(error=error, operation="stat" if method == "HEAD" else "read"),)) as (client, _, _):
@@ -399,7 +400,7 @@ async def test_an_object_that_changes_while_it_is_sent_ends_the_connection() -> 
             await client.get(PATH)
 
 
-@pytest.mark.parametrize("occurrence", range(10))
+@each_of("occurrence", range(10))
 async def test_a_read_that_fails_in_the_middle_ends_the_connection(occurrence: int) -> None:
     plan = (Injection(operation="read", occurrence=occurrence, error=ap.Unavailable),)
     async with served(plan, chunk_bytes=10_000) as (client, op, _):
@@ -422,7 +423,7 @@ async def test_the_type_is_the_stored_one_or_follows_from_the_name() -> None:
             assert types == ["text/plain", "text/markdown", "application/octet-stream"]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "stored", "coding", "sent"),
     [
         ("a.csv.gz", None, None, "application/gzip"),
@@ -495,7 +496,7 @@ EVERY_RESPONSE: list[tuple[str, str, dict[str, str], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "headers", "status"), EVERY_RESPONSE)
+@each_of(("method", "path", "headers", "status"), EVERY_RESPONSE)
 async def test_every_response_has_the_fields_that_were_given(
     method: str, path: str, headers: dict[str, str], status: int
 ) -> None:

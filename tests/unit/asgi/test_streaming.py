@@ -10,6 +10,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.testing import FaultLayer, FaultServer, content
 from aioprefetch.values import ReadRequest
+from tests.profile import each_of
 from tests.stores.layer_stack import was_cancelled
 from tests.unit.asgi.range_app import DATA, client_of, collector, never
 
@@ -91,8 +92,8 @@ async def test_a_client_that_leaves_ends_the_read() -> None:
         assert app.operator.runtime().budget.used_bytes == 0
 
 
-@pytest.mark.parametrize("path", ["/k", "/missing"])
-@pytest.mark.parametrize("messages", [0, 1, 2])
+@each_of("path", ["/k", "/missing"])
+@each_of("messages", [0, 1, 2])
 async def test_a_server_that_says_so_by_an_error(path: str, messages: int) -> None:
     """As servers of ASGI 2.4 do. It is no failure of the application."""
     async with ap.Operator(ap.services.Memory()).layer(FaultLayer()) as op:
@@ -242,8 +243,8 @@ async def test_clients_that_take_nothing_have_a_share_of_the_memory(share: float
         assert await asyncio.gather(*serving) == [None] * 40
 
 
-@pytest.mark.parametrize("header", [None, "bytes=0-79999", "bytes=-80000", "bytes=0-39999,60000-99999"])
-@pytest.mark.parametrize("condition", [None, "if-match"])
+@each_of("header", [None, "bytes=0-79999", "bytes=-80000", "bytes=0-39999,60000-99999"])
+@each_of("condition", [None, "if-match"])
 async def test_bodies_of_one_chunk_count_too(header: str | None, condition: str | None) -> None:
     """However many clients do not take them. With the last one the budget may be exceeded."""
     op = ap.Operator(ap.services.Memory(), memory_bytes=1 << 20, block_bytes=1 << 16).layer(FaultLayer())
@@ -348,7 +349,7 @@ async def test_other_protocols_are_refused() -> None:
         await app({"type": "gopher"}, never, collector(sent))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("options", "error", "said"),
     [
         ({"send_seconds": 0}, ap.ConfigInvalid, "send_seconds"),
@@ -380,7 +381,7 @@ def test_what_is_no_operator_is_refused() -> None:
         ap.asgi.RangeApp(ap.Operator(ap.services.Memory()), prefix="/data")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("cache_control", "error"),
     [
         (3, ap.InvalidType),

@@ -9,6 +9,7 @@ from aioprefetch.blocks.block import SegmentState
 from aioprefetch.errors import Closed, Unavailable
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadHead
+from tests.profile import each_of
 from tests.stores.gated_reader import KIB, MIB, bench, file_of, settle
 
 BLOCK = 64 * KIB
@@ -102,8 +103,8 @@ async def test_the_request_goes_on_once_it_has_served_a_read() -> None:
         await reader.aclose()
 
 
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("rounds", range(8))
+@each_of("late", [False, True])
+@each_of("rounds", range(8))
 async def test_who_comes_right_after_the_last_one_left_is_served(rounds: int, late: bool) -> None:
     """A request that is being broken off serves no reader: the next reader starts another."""
     async with bench() as b:
@@ -301,8 +302,8 @@ async def test_a_response_after_the_request_was_broken_off_changes_nothing() -> 
         await reader.aclose()
 
 
-@pytest.mark.parametrize(("left", "is_received"), [(0, True), (DRAIN_BYTES, True), (DRAIN_BYTES + 1, False)])
-@pytest.mark.parametrize("served", [True, False])
+@each_of(("left", "is_received"), [(0, True), (DRAIN_BYTES, True), (DRAIN_BYTES + 1, False)])
+@each_of("served", [True, False])
 async def test_what_is_nearly_there_when_its_reader_closes_is_received(
     left: int, is_received: bool, served: bool
 ) -> None:

@@ -13,6 +13,7 @@ from aioprefetch.blocks.disk_tier import DiskTier
 from aioprefetch.blocks.store import BlockStore
 from aioprefetch.runtime.options import DiskCache
 from aioprefetch.testing.conformance.suite import checks
+from tests.profile import each_of
 from tests.stores.failing_disk import files_in, read_until_on_disk
 
 BLOCK = 1 << 14
@@ -28,7 +29,7 @@ def test_a_path_means_the_defaults() -> None:
     assert ap.Operator(ap.services.Memory()).options.disk_cache is None
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("given", "message"),
     [
         ("", "not ''"),
@@ -48,7 +49,7 @@ def test_an_invalid_path_is_refused_at_once(given: Any, message: str) -> None:
     assert caught.value.operation == "configure"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("options", "message"),
     [
         ({"capacity_bytes": 0}, "capacity_bytes must be an integer of at least 1, not 0"),

@@ -11,13 +11,14 @@ from zarr.core.buffer import cpu
 import aioprefetch as ap
 from aioprefetch.accessor.content_types import content_type_of
 from aioprefetch.cli import main
+from tests.profile import each_of
 from tests.unit.cli.commands import Bucket
 
 HTML = "text/html"
 NONE = "binary/octet-stream"  # What S3 says where none was sent.
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("path", "kind", "unpacked"),
     [
         ("a/b.parquet", "application/vnd.apache.parquet", "application/vnd.apache.parquet"),

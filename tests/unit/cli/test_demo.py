@@ -4,18 +4,13 @@ import contextlib
 import http.client
 import io
 import json
-import os
 import re
-import subprocess
-import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from hatchling.builders.wheel import WheelBuilder
 
 from aioprefetch.cli import main
 from aioprefetch.cli.demo import (
@@ -31,7 +26,7 @@ from aioprefetch.cli.printing import PlainDisplay, RichDisplay, SilentDisplay, c
 from aioprefetch.operator.operator import Operator
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import CountingS3Server
-from tests.repository.source_tree import ROOT
+from tests.probes.programs import run_installed
 
 # The script `aioprefetch` of the wheel, where nothing is installed that the extra `demo` does not bring.
 INSTALLED_DEMO = """
@@ -48,19 +43,7 @@ sys.exit(script.load()(["demo", "--json"]))
 @pytest.mark.full
 def test_the_demo_of_an_installed_wheel(tmp_path: Path) -> None:
     """The command, with its numbers as JSON, far from a checkout."""
-    site = tmp_path / "site"
-    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
-    run = subprocess.run(
-        [sys.executable, "-P", "-c", INSTALLED_DEMO, str(site)],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    run = run_installed(INSTALLED_DEMO, tmp_path)
     assert (run.returncode, run.stderr) == (0, "")
     numbers = json.loads(run.stdout)
     assert numbers["counted_by"] == "server"

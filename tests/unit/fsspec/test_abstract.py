@@ -79,40 +79,36 @@ class OverFiles(Fixtures):
         return True
 
 
-def over_server(server: CountingS3Server | RcloneS3Server) -> S3FileSystem:
-    """The server by s3fs's words."""
-    return S3FileSystem(
-        key=server.access_key_id,
-        secret=server.secret_access_key,
-        endpoint_url=server.endpoint_url,
-        client_kwargs={"region_name": server.region},
-    )
+class OverServer(Fixtures):
+    """A bucket of the server, which a subclass names, by s3fs's words."""
 
-
-class OverMoto(Fixtures):
     @pytest.fixture
-    def fs(self, s3_server: CountingS3Server) -> Iterator[AioPrefetchFileSystem]:
-        fs = over_server(s3_server)
+    def fs(self, server: CountingS3Server | RcloneS3Server) -> Iterator[AioPrefetchFileSystem]:
+        fs = S3FileSystem(
+            key=server.access_key_id,
+            secret=server.secret_access_key,
+            endpoint_url=server.endpoint_url,
+            client_kwargs={"region_name": server.region},
+        )
         yield fs
         fs.close()
 
     @pytest.fixture
-    def fs_path(self, s3_server: CountingS3Server, random_name: Callable[[], str]) -> str:
-        s3_server.create_bucket(bucket := random_name())
+    def fs_path(self, server: CountingS3Server | RcloneS3Server, random_name: Callable[[], str]) -> str:
+        server.create_bucket(bucket := random_name())
         return bucket
 
 
-class OverRclone(Fixtures):
+class OverMoto(OverServer):
     @pytest.fixture
-    def fs(self, rclone_server: RcloneS3Server) -> Iterator[AioPrefetchFileSystem]:
-        fs = over_server(rclone_server)
-        yield fs
-        fs.close()
+    def server(self, s3_server: CountingS3Server) -> CountingS3Server:
+        return s3_server
 
+
+class OverRclone(OverServer):
     @pytest.fixture
-    def fs_path(self, rclone_server: RcloneS3Server, random_name: Callable[[], str]) -> str:
-        rclone_server.create_bucket(bucket := random_name())
-        return bucket
+    def server(self, rclone_server: RcloneS3Server) -> RcloneS3Server:
+        return rclone_server
 
 
 STORES: tuple[Any, ...] = (OverMemory, OverAnOperator, OverFiles, OverMoto, OverRclone)

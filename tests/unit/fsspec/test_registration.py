@@ -1,21 +1,16 @@
 """Which URLs lead to us: by entry points where the package is installed, by ``register`` elsewhere."""
 
-import os
-import subprocess
-import sys
 import tomllib
-import zipfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
-from hatchling.builders.wheel import WheelBuilder
 
 import aioprefetch as ap
 from aioprefetch.fsspec.schemes import BY_PROTOCOL
-from tests.probes.programs import run_program
+from tests.probes.programs import run_installed, run_program
 from tests.repository.source_tree import ROOT
 
 # Far from a checkout, by URLs alone: fsspec imports us, and pandas, dask and the like name nothing of ours.
@@ -35,19 +30,7 @@ print(fsspec.get_filesystem_class("http").__module__)
 
 
 def test_urls_of_an_installed_wheel(tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
-    run = subprocess.run(
-        [sys.executable, "-P", "-c", INSTALLED, str(site)],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    run = run_installed(INSTALLED, tmp_path)
     ours = sum(name.startswith("aioprefetch") for name in BY_PROTOCOL)
     assert (run.returncode, run.stderr) == (0, "")
     first, second, third = run.stdout.splitlines()

@@ -15,6 +15,7 @@ from aioprefetch.lance.schema import arrow_schema
 from aioprefetch.ranges import joined, total_length
 from aioprefetch.runtime.events import Event
 from tests.files.lance_files import PATH, VERSIONS, stored, write_file
+from tests.profile import each_of
 
 TABLE = pa.table({"a": range(50_000), "b": [str(number) for number in range(50_000)]})
 
@@ -131,7 +132,7 @@ def footer(**changed: Any) -> bytes:
     return FOOTER.pack(*fields.values(), b"LANC")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("data", "message"),
     [
         (b"", "0 bytes is not a Lance file"),
@@ -157,7 +158,7 @@ async def test_tables_must_point_into_the_file() -> None:
             await open_file(operator, PATH)
 
 
-@pytest.mark.parametrize(("major", "minor", "name"), [(0, 2, "0.1"), (2, 3, "2.3"), (3, 0, "3.0"), (0, 1, "0.1")])
+@each_of(("major", "minor", "name"), [(0, 2, "0.1"), (2, 3, "2.3"), (3, 0, "3.0"), (0, 1, "0.1")])
 def test_names_versions_that_are_not_supported(major: int, minor: int, name: str) -> None:
     with pytest.raises(Unsupported, match=f"version {name}"):
         Footer.parse(footer(major=major, minor=minor), 1000, "p")

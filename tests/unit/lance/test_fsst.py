@@ -7,6 +7,7 @@ import pytest
 
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.lance.compression import CODES_PER_TAKE, ESCAPE, FSST_MAGIC, decode_fsst
+from tests.profile import each_of
 
 ACTIVE = 1 << 24
 
@@ -46,7 +47,7 @@ def random_value(rng: np.random.Generator, symbols: int) -> bytes:
     return b"".join(parts)
 
 
-@pytest.mark.parametrize("codes_per_take", [1, 7, 1 << 18])
+@each_of("codes_per_take", [1, 7, 1 << 18])
 def test_random_values_equal_those_decoded_one_by_one(codes_per_take: int) -> None:
     rng = np.random.default_rng(codes_per_take)
     for count in (0, 1, 2, 100, 254, 255):
@@ -67,7 +68,7 @@ def test_no_values_at_all() -> None:
     assert decode(table([b"abc"]), b"", [0, 0, 0]) == [b"", b""]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("stored", "codes", "offsets", "word"),
     [
         (b"", b"", [0], "symbol table of 0 bytes"),

@@ -13,6 +13,7 @@ from aioprefetch.lance.dataset import wanted_fragments
 from aioprefetch.lance.manifest import Fragment
 from aioprefetch.ranges import total_length
 from aioprefetch.row_ranges import RowSelection, select_rows
+from tests.profile import each_of
 
 
 def rows_of(selection: RowSelection) -> list[int]:
@@ -34,7 +35,7 @@ def test_take_keeps_order_and_repetitions(numbers: list[int]) -> None:
     assert (selection.order is None) == (numbers == sorted(set(numbers)))
 
 
-@pytest.mark.parametrize(
+@each_of(
     "take",
     [[3, 1], (3, 1), range(3, 0, -2), np.array([3, 1], np.uint8), np.array([3, 1], np.uint64), pa.array([3, 1])],
 )
@@ -48,7 +49,7 @@ def test_all_rows() -> None:
     assert select_rows(None, [], 0) == RowSelection((), 0)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("rows", "take", "error", "message"),
     [
         ((3, 2), None, InvalidRange, "0 <= start <= end"),

@@ -10,6 +10,7 @@ from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.footer import LanceFile, open_file
 from aioprefetch.lance.schema import Field, arrow_type, build_fields, needed_columns, number_columns, project, walk
 from tests.files.lance_files import PATH, VERSIONS, peer_reader, stored, write_file
+from tests.profile import each_of
 from tests.unit.lance.families import FAMILIES
 
 
@@ -118,7 +119,7 @@ def row(identity: int, parent: int, kind: str = "int32", name: str = "f") -> dic
     return {"id": identity, "parent_id": parent, "name": name, "logical_type": kind, "nullable": True}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("rows", "message"),
     [
         ([row(1, 5)], "before its parent"),
@@ -139,7 +140,7 @@ def test_refuses_schemas_that_are_no_tree(rows: list[dict[str, Any]], message: s
         build_fields(rows)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "name",
     [
         "decimal:128:99:2",

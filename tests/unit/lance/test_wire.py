@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.wire import DEPTH_MAX, FieldRule, MessageTable, message, one_of, parse, uint
+from tests.profile import each_of
 from tests.unit.lance.protobuf import key, span, varint
 
 INNER = MessageTable("Inner", {1: uint("count"), 2: FieldRule("text", "text")})
@@ -115,7 +116,7 @@ def test_the_last_of_two_counts() -> None:
     assert parse(TABLE, key(1, 0) + varint(1) + key(1, 0) + varint(2)) == {"number": 2}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("data", "message"),
     [
         (b"\x08", "ends within a number"),

@@ -34,6 +34,7 @@ from aioprefetch.values import (
     StatRequest,
     WriteRequest,
 )
+from tests.profile import each_of
 
 
 class Poor(WrappedAccessor):
@@ -112,8 +113,8 @@ async def test_what_a_service_can_do_is_left_to_it() -> None:
     assert poor.words == ["read"]
 
 
-@pytest.mark.parametrize("hide_total", [False, True])
-@pytest.mark.parametrize("fields", [{}, {"offset": 5, "size": 3}, {"suffix": 4}, {"size": 2}])
+@each_of("hide_total", [False, True])
+@each_of("fields", [{}, {"offset": 5, "size": 3}, {"suffix": 4}, {"size": 2}])
 async def test_every_range_of_an_empty_object_is_the_empty_one(fields: dict[str, int], hide_total: bool) -> None:
     accessor, poor, memory = build(k=b"")
     poor.hide_total = hide_total
@@ -170,10 +171,10 @@ async def test_if_match_is_compared_where_the_service_cannot(if_match: str) -> N
     assert (sink.head, sink.received) == (None, 0)
 
 
-@pytest.mark.parametrize("can_compare", [True, False])
-@pytest.mark.parametrize("has_etag", [True, False])
-@pytest.mark.parametrize("before", [b"0123456789", b""])
-@pytest.mark.parametrize("after", [b"98765432109876543210", b"9"])
+@each_of("can_compare", [True, False])
+@each_of("has_etag", [True, False])
+@each_of("before", [b"0123456789", b""])
+@each_of("after", [b"98765432109876543210", b"9"])
 async def test_an_object_that_changes_after_the_stat_of_a_suffix_is_asked_for_again(
     after: bytes, before: bytes, has_etag: bool, can_compare: bool
 ) -> None:

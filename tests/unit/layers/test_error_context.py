@@ -34,6 +34,7 @@ from aioprefetch.values import (
     StatRequest,
     WriteRequest,
 )
+from tests.profile import each_of
 
 OPERATIONS: dict[str, Callable[[Accessor], Awaitable[object]]] = {
     "stat": lambda a: a.stat(StatRequest(path="k")),
@@ -110,7 +111,7 @@ async def stack(kind: type[Failing] | type[Breaking], error: BaseException) -> t
     return ErrorContextLayer().wrap(inner, runtime), runtime
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@each_of("name", OPERATIONS)
 async def test_errors_of_ours_are_filled_in_and_stay_themselves(name: str) -> None:
     cause = OSError("wire")
     error = NotFound("no")
@@ -126,7 +127,7 @@ async def test_errors_of_ours_are_filled_in_and_stay_themselves(name: str) -> No
     assert ("range" in error.context) == (error.operation == "read")
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@each_of("name", OPERATIONS)
 async def test_foreign_exceptions_become_unexpected_with_the_cause_chained(name: str) -> None:
     foreign = KeyError("what is this")
     accessor, _ = await stack(Failing, foreign)
@@ -193,7 +194,7 @@ async def test_a_streaming_write_that_fails_is_reported_with_its_error() -> None
             await runtime.aclose()
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("path", "says"),
     [
         ("memory://store/a/k", "paths are relative to memory://store/a, and this one is a URL, so this may be 'k'"),

@@ -24,6 +24,7 @@ from aioprefetch.layers.hedge import (
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.values import ReadRequest
+from tests.profile import each_of
 from tests.stores.layer_stack import KIB, Stack, open_stack, pattern, settle, slots_of, take_slots, was_cancelled
 
 pytestmark = pytest.mark.virtual
@@ -335,13 +336,13 @@ async def test_the_recipe_pickles_compares_and_prints() -> None:
     assert "percentile=0.9" in repr(layer)
 
 
-@pytest.mark.parametrize("percentile", [0.49, 1.0, 95, "0.95", True, float("nan")])
+@each_of("percentile", [0.49, 1.0, 95, "0.95", True, float("nan")])
 def test_a_percentile_that_is_none_is_refused(percentile: Any) -> None:
     with pytest.raises(ConfigInvalid, match="percentile"):
         HedgeLayer(percentile=percentile)
 
 
-@pytest.mark.parametrize("extra_max", [0, 1.01, -0.1, "5 %", None, float("nan")])
+@each_of("extra_max", [0, 1.01, -0.1, "5 %", None, float("nan")])
 def test_a_share_that_is_none_is_refused(extra_max: Any) -> None:
     with pytest.raises(ConfigInvalid, match="extra_max"):
         HedgeLayer(extra_max=extra_max)

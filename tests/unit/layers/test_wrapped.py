@@ -4,8 +4,6 @@ import inspect
 from contextlib import suppress
 from typing import Any
 
-import pytest
-
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import Unsupported
@@ -14,6 +12,7 @@ from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import ReadRequest, Request, WriteRequest
+from tests.profile import each_of
 from tests.unit.layers.test_error_context import NAMES, OPERATIONS
 
 
@@ -36,7 +35,7 @@ def build() -> Seen:
     return Seen(memory.build(Runtime(RuntimeOptions())))
 
 
-@pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "presign"])
+@each_of("name", [name for name in OPERATIONS if name != "presign"])
 async def test_every_operation_goes_through_around(name: str) -> None:
     layer = build()
     with suppress(Unsupported):  # Memory takes no parts.

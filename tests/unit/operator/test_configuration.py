@@ -22,20 +22,19 @@ from aioprefetch.runtime.options import DiskCache
 from aioprefetch.services import S3, Http, Memory
 from aioprefetch.sync import open as open_file
 from aioprefetch.testing.conformance.suite import checks
+from tests.profile import each_of
 
 L = TypeVar("L")
 
 
-@pytest.mark.parametrize(
-    "uri", ["", "x", "/data", "data", "gopher://x", "s3:/bucket", "://x", "C:\\data", None, 5, "file:/data"]
-)
+@each_of("uri", ["", "x", "/data", "data", "gopher://x", "s3:/bucket", "://x", "C:\\data", None, 5, "file:/data"])
 def test_an_unknown_scheme_names_the_supported(uri: Any) -> None:
     with pytest.raises(ConfigInvalid, match="supported: s3, s3a, http, https, file, memory") as caught:
         Operator.from_uri(uri)
     assert caught.value.operation == "configure"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("uri", "meant"),
     [("/data", "file:///data"), ("s3:/bucket/k", "s3://bucket/k"), ("file:/data", "file:///data"), ("x:/y", "")],
 )
@@ -45,7 +44,7 @@ def test_a_uri_that_lacks_a_slash_is_answered_with_a_whole_one(uri: str, meant: 
     assert caught.value.message.endswith(f"; {meant!r} may be meant" if meant else "adl")
 
 
-@pytest.mark.parametrize("opened", [Operator.from_uri, open_file, scan_parquet])
+@each_of("opened", [Operator.from_uri, open_file, scan_parquet])
 def test_a_url_that_became_a_path_is_no_local_file(opened: Callable[[Path], object]) -> None:
     """``Path("s3://bucket/k")`` has one slash: as a local path it would be missing, or a directory called ``s3:``."""
     with pytest.raises(ConfigInvalid, match=r"one slash after its scheme.*give the URL as a string, 's3://bucket/k'"):
@@ -72,7 +71,7 @@ def test_a_secret_in_a_bad_uri_is_not_shown() -> None:
 
 
 @checks("reliability:I22")
-@pytest.mark.parametrize(
+@each_of(
     ("uri", "options"),
     [
         ("s3://", {}),
@@ -256,7 +255,7 @@ def test_a_size_may_be_text(text: str, count: int, monkeypatch: pytest.MonkeyPat
     assert Operator.from_uri("memory://x").options.memory_bytes == count
 
 
-@pytest.mark.parametrize("text", ["much", "1.5", "-1", "64 MiB/s", "1e6", "0.1 KiB", ""])
+@each_of("text", ["much", "1.5", "-1", "64 MiB/s", "1e6", "0.1 KiB", ""])
 def test_a_text_that_is_no_size_is_answered_with_one(text: str) -> None:
     """By each door, with option and value."""
     doors: dict[str, Callable[[], object]] = {
@@ -289,7 +288,7 @@ ALLOWED: dict[str, type | tuple[type, ...]] = {
 }
 
 
-@pytest.mark.parametrize("scheme", URIS)
+@each_of("scheme", URIS)
 def test_an_option_of_a_wrong_type_is_refused_by_name(scheme: str) -> None:
     for name in store_options(scheme):
         for value in (5, 1.5, True, "nonsense", b"x", ["x"], {"a": 1}, object()):
@@ -410,7 +409,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("uri", "name", "value"),
     [
         *(("memory://x", "attempts_max", value) for value in (0, -1, 1.5, True, "4")),

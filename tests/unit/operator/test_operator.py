@@ -38,6 +38,7 @@ from aioprefetch.services.memory import Memory
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.values import ReadRequest, WriteRequest
+from tests.profile import each_of
 from tests.stores.gated_reader import bench, settle
 
 Call = Callable[[Operator], Awaitable[object]]
@@ -346,7 +347,7 @@ async def test_a_layer_inside_retry_runs_for_each_attempt() -> None:
         await operator.aclose()
 
 
-@pytest.mark.parametrize("inside", [LruCacheLayer, Outer, RetryLayer(), "RetryLayer", 5])
+@each_of("inside", [LruCacheLayer, Outer, RetryLayer(), "RetryLayer", 5])
 def test_a_layer_that_is_not_there_is_named_with_those_that_are(inside: Any) -> None:
     with pytest.raises(ConfigInvalid) as caught:
         Operator.bare(Memory()).layer(Outer(), inside=inside)
@@ -448,7 +449,7 @@ async def test_whatever_reads_by_an_operator_refuses_other_things() -> None:
                 await verb(blocking)
 
 
-@pytest.mark.parametrize("door", DOORS)
+@each_of("door", DOORS)
 def test_whatever_needs_an_operator_refuses_other_things_at_once(door: str) -> None:
     with pytest.raises(InvalidType, match=r"an Operator is needed, not str; Operator.from_uri makes one of a URL"):
         DOORS[door]("memory://name")

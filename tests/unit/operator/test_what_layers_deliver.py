@@ -20,7 +20,7 @@ from aioprefetch.reader.policy import POLICIES, PolicyName
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest
-from tests.profile import in_turns
+from tests.profile import each_of, in_turns
 from tests.stores.gated_reader import in_case
 from tests.stores.verb_layer import VerbLayer
 
@@ -353,8 +353,8 @@ async def test_what_is_right_is_read(door: str, size: int, layers: tuple[ap.Laye
         assert await DOORS[door](read, tmp_path) == data
 
 
-@pytest.mark.parametrize("inside", [None, ap.layers.CompleteLayer])
-@pytest.mark.parametrize("policy", POLICIES)
+@each_of("inside", [None, ap.layers.CompleteLayer])
+@each_of("policy", POLICIES)
 async def test_an_empty_object_needs_a_head_too(policy: str, inside: type[ap.Layer] | None) -> None:
     op, _ = await stored(0)
     quick = ap.layers.RetryLayer(base_seconds=0.0)

@@ -2,6 +2,7 @@
 
 import glob
 from collections.abc import AsyncIterator, Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,17 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound
 from aioprefetch.parquet.dataset.scan import spread
-from tests.files.dataset_files import asked, numbers, parquet_bytes, put_files, write_files, years
+from tests.files.dataset_files import asked, column, numbers, parquet_bytes, put_files, write_files, years
 from tests.stores.gated_reader import MIB, Bench, bench, settle
 
 YEARS = dict(years())
 PATHS = list(YEARS)
-LARGE = {f"l/{n}.parquet": parquet_bytes(numbers(n * 100_000, 100_000), row_group_size=25_000) for n in range(6)}
+
+
+@cache
+def large() -> dict[str, bytes]:
+    """Six files of 100,000 rows each."""
+    return {f"l/{n}.parquet": parquet_bytes(numbers(n * 100_000, 100_000), row_group_size=25_000) for n in range(6)}
 
 
 @pytest.fixture
@@ -26,11 +32,6 @@ async def b() -> AsyncIterator[Bench]:
     async with bench(memory_bytes=64 * MIB) as made:
         put_files(made, YEARS)
         yield made
-
-
-def column(table: pa.Table, name: str) -> list[Any]:
-    found: list[Any] = table.column(name).to_pylist()
-    return found
 
 
 @pytest.mark.parametrize("read", [ap.parquet.read_table, ap.parquet.count_rows])
@@ -186,7 +187,7 @@ def test_numbers_that_are_spread(count: int, expected: list[int] | None) -> None
 
 async def test_the_column_of_a_filter_is_not_read_where_rows_stay() -> None:
     async with bench(memory_bytes=32 * MIB, block_bytes=128 << 10) as b:
-        put_files(b, LARGE)
+        put_files(b, large())
         plan = await ap.parquet.plan(b.operator, "l/0.parquet", columns=["s"], row_groups=[0])
         options: dict[str, Any] = {"columns": ["s"], "filters": [("x", "<", 5)]}
         for source in ("l/0.parquet", ["l/0.parquet"]):
@@ -202,11 +203,11 @@ async def test_the_column_of_a_filter_is_not_read_where_rows_stay() -> None:
 async def test_the_schema_takes_footers_alone(source: str, *, ordered: bool) -> None:
     """No data is asked for before a batch is: who asks for a schema may close the scan next."""
     async with bench(memory_bytes=32 * MIB, block_bytes=128 << 10) as b:
-        put_files(b, LARGE)
+        put_files(b, large())
         async with ap.parquet.scan(b.operator, source, ordered=ordered) as scan:
             assert (await scan.schema()).names == ["x", "s"]
             await settle()
-            assert sorted(asked(b)) == [path for path in LARGE if path.startswith(source)]
+            assert sorted(asked(b)) == [path for path in large() if path.startswith(source)]
             assert (await scan.read_all()).num_rows == 100_000 * len(set(asked(b)))
         async with ap.parquet.scan(b.operator, source, ordered=ordered) as scan:
             await scan.schema()
@@ -217,7 +218,7 @@ async def test_the_schema_takes_footers_alone(source: str, *, ordered: bool) -> 
 async def test_the_plan_of_many_files() -> None:
     """The files that are read, in their order, and the requests that a scan then sends."""
     async with bench(memory_bytes=64 * MIB, block_bytes=MIB) as b:
-        put_files(b, LARGE | YEARS)
+        put_files(b, large() | YEARS)
         options: dict[str, Any] = {"columns": ["x"], "filters": [("x", ">=", 230_000), ("x", "<", 310_000)]}
         found = await ap.parquet.plan_files(b.operator, "l/*.parquet", **options)
         assert [(plan.path, plan.row_count) for plan in found.files] == [

@@ -15,11 +15,12 @@ from aioprefetch.parquet.columns import SchemaUnion
 from aioprefetch.parquet.dataset.ahead import Ahead, Job, in_order
 from aioprefetch.parquet.dataset.files import NULL_VALUE, Partitions, checked_source, is_visible, path_values
 from aioprefetch.parquet.dataset.scan import rows_of_files, whole_files
+from tests.profile import each_of
 
 # --- paths ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("path", "base", "values"),
     [
         ("t/y=2024/m=5/f", "", {"y": "2024", "m": "5"}),
@@ -41,7 +42,7 @@ def test_a_value_that_is_not_text_is_refused() -> None:
         path_values("a=%FF/f")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("values", "kind"),
     [
         (["1", "007", "-3", None], pa.int32()),
@@ -66,7 +67,7 @@ def test_clauses_on_partitions_are_decided() -> None:
         partitions.residual_filters([[("y", "==", "a")]], path="")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("path", "is_shown"),
     [
         ("t/a.parquet", True),
@@ -140,7 +141,7 @@ def field(kind: pa.DataType, *, nullable: bool = True) -> pa.Schema:
     return pa.schema([pa.field("a", kind, nullable)])
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("one", "other", "both"),
     [
         (pa.int32(), pa.int64(), pa.int64()),
@@ -161,7 +162,7 @@ def test_wider_types(one: pa.DataType, other: pa.DataType, both: pa.DataType) ->
     assert union_of(field(other), field(one)).schema() == field(both)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("one", "other"),
     [(pa.int64(), pa.string()), (pa.float64(), pa.decimal128(5, 2)), (pa.timestamp("us"), pa.timestamp("us", "UTC"))],
 )

@@ -24,7 +24,7 @@ from aioprefetch.errors import (
     UntrustedMetadata,
 )
 from aioprefetch.testing import CountingS3Server
-from tests.files.dataset_files import asked, numbers, parquet_bytes, put_files, sorted_rows, write_files, years
+from tests.files.dataset_files import asked, column, numbers, parquet_bytes, put_files, sorted_rows, write_files, years
 from tests.stores.gated_reader import MIB, Bench, bench, settle
 
 YEARS = dict(years())
@@ -40,11 +40,6 @@ async def b() -> AsyncIterator[Bench]:
         gc.collect()
         await settle()
         assert made.runtime.budget.used_bytes == 0
-
-
-def column(table: pa.Table, name: str) -> list[Any]:
-    found: list[Any] = table.column(name).to_pylist()
-    return found
 
 
 # --- which files ------------------------------------------------------------------------------------------------------

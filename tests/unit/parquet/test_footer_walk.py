@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from aioprefetch.parquet import thrift
 from aioprefetch.parquet.layout import chunk_pattern, numbers_of, read_chunk, walk_footer
+from tests.profile import each_of
 from tests.unit.parquet.parquet_files import chunk_of, footer_of, nested_table, tree_of, written
 
 
@@ -35,7 +36,7 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("name", FILES)
+@each_of("name", FILES)
 def test_says_what_pyarrow_says(name: str) -> None:
     data = FILES[name]
     metadata = pq.ParquetFile(pa.BufferReader(data)).metadata
@@ -61,7 +62,7 @@ def test_says_what_pyarrow_says(name: str) -> None:
             assert chunk.column_index_bytes == fields.get(7, (0, 0))[1]
 
 
-@pytest.mark.parametrize("name", ["plain", "indexed", "checksums", "no statistics", "polars"])
+@each_of("name", ["plain", "indexed", "checksums", "no statistics", "polars"])
 def test_the_pattern_matches_the_files_of_writers(name: str) -> None:
     raw = footer_of(FILES[name])
     for group in walk_footer(memoryview(raw)).chunks:
@@ -116,7 +117,7 @@ UNUSUAL: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", UNUSUAL)
+@each_of("name", UNUSUAL)
 def test_an_unusual_chunk_is_read_field_by_field(name: str) -> None:
     chunk = chunk_of(tree_of(FILES["plain"]), 0, 0)
     if UNUSUAL[name] is None:

@@ -22,7 +22,7 @@ from aioprefetch.ranges import Range
 from aioprefetch.reader.layout import FOOTER_BYTES_MAX
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import FaultLayer, Injection
-from tests.profile import chosen
+from tests.profile import chosen, each_of
 from tests.stores.computed_store import KIB, MIB, Arithmetic, covered_bytes, repeated
 from tests.stores.gated_reader import Bench, bench, in_case, settle
 from tests.stores.layer_stack import was_cancelled
@@ -143,7 +143,7 @@ async def test_a_second_reader_of_the_version_uses_the_layout_again(monkeypatch:
             assert ranges_of(b, "prefetch") != []
 
 
-@pytest.mark.parametrize("number", range(12))
+@each_of("number", range(12))
 async def test_a_request_that_fails_fails_one_read_at_most(number: int) -> None:
     fault = Injection(operation="read", occurrence=number, at="head", error=Unavailable)
     failures = 0
@@ -263,7 +263,7 @@ def test_the_layout_is_that_of_pyarrow() -> None:
     assert len(footer_of(DATA)) < FOOTER_BYTES_MAX
 
 
-@pytest.mark.parametrize("cut", range(0, 2000, 37))
+@each_of("cut", range(0, 2000, 37))
 def test_a_cut_footer_is_refused(cut: int) -> None:
     with pytest.raises(ValueError, match=r"."):
         columns_of(footer_of(DATA)[:cut], len(DATA))

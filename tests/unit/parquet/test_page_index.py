@@ -19,6 +19,7 @@ from aioprefetch.parquet.page_metadata import (
     parse_offset_index,
 )
 from aioprefetch.testing.conformance.suite import checks
+from tests.profile import each_of
 from tests.stores.gated_reader import bench, settle
 from tests.unit.parquet.parquet_files import requests_of, written
 
@@ -141,7 +142,7 @@ BAD: dict[str, bytes] = {
 
 
 @checks("reliability:I19")
-@pytest.mark.parametrize("name", BAD)
+@each_of("name", BAD)
 def test_bad_offset_indexes_are_refused(name: str) -> None:
     with pytest.raises(UntrustedMetadata, match="offset index of row group 0, column 'a'"):
         parse_offset_index(BAD[name], CHUNK, path="k")
@@ -183,7 +184,7 @@ def test_a_good_column_index() -> None:
     assert parse_column_index(column_index([0], [b""], [b""]), CHUNK, ONE_PAGE, path="k").null_counts is None
 
 
-@pytest.mark.parametrize(
+@each_of(
     "raw",
     [
         column_index([2], [b"a", b"b"], [b"b", b"b"]),
@@ -200,7 +201,7 @@ def test_bad_column_indexes_are_refused(raw: bytes) -> None:
         parse_column_index(raw, CHUNK, TWO_PAGES, path="k")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("counts", "is_nullable", "null_pages", "unknown_pages"),
     [
         (None, True, [False, True], [False, False]),

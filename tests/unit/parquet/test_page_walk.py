@@ -13,7 +13,7 @@ from aioprefetch.parquet import thrift
 from aioprefetch.parquet.chunk_columns import PageWalk
 from aioprefetch.parquet.chunks import SparseFile
 from aioprefetch.parquet.page_metadata import BadPage, PageHeader, read_page_header
-from tests.profile import combinations
+from tests.profile import combinations, each_of
 from tests.unit.parquet.parquet_files import nested_table, written
 
 ROWS = 5_000
@@ -169,7 +169,7 @@ def test_a_sound_header() -> None:
     assert found == PageHeader(0, len(header()), len(header()) + 50, 0, 50, 10, None, 0)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("raw", "what"),
     [
         (header(compressed=51), "claims 51 bytes where its chunk has 50 left"),
@@ -189,9 +189,7 @@ def test_headers_that_cannot_be(raw: bytes, what: str) -> None:
         read(raw)
 
 
-@pytest.mark.parametrize(
-    ("codec", "possible"), [("SNAPPY", 2_000), ("GZIP", 50_000), ("ZSTD", 1_000_000), ("BROTLI", 100_000_000)]
-)
+@each_of(("codec", "possible"), [("SNAPPY", 2_000), ("GZIP", 50_000), ("ZSTD", 1_000_000), ("BROTLI", 100_000_000)])
 def test_a_page_may_become_as_large_as_its_codec_can_make_it(codec: str, possible: int) -> None:
     assert read(header(uncompressed=possible), codec) is not None
     if codec != "BROTLI":

@@ -26,6 +26,7 @@ from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
 from aioprefetch.parquet.page_metadata import OffsetIndex
 from aioprefetch.parquet.plan import checked_rows, chosen_row_groups, plan
 from aioprefetch.ranges import SMALL_GAP_BYTES, bridged
+from tests.profile import each_of
 from tests.stores.gated_reader import bench
 from tests.unit.parquet.parquet_files import footer_at_hand, footer_start_of, nested_table, written
 from tests.unit.parquet.parquet_files import requests_of as sent_requests
@@ -234,7 +235,7 @@ async def test_options_replace_the_defaults() -> None:
 FOOTER = footer_at_hand(written(pa.table({"a": range(100)}), row_group_size=30))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("rows", "expected"),
     [
         (None, [(0, 100)]),
@@ -252,7 +253,7 @@ def test_rows(rows: Any, expected: list[tuple[int, int]]) -> None:
     assert checked_rows(rows, FOOTER) == expected
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("rows", "error"),
     [
         ((-1, 5), InvalidRange),
@@ -364,7 +365,7 @@ def test_pieces_come_in_the_order_of_rows() -> None:
 INDEX = OffsetIndex([10, 20, 30, 40], [10, 10, 10, 10], [0, 25, 50, 75], 100)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("rows", "pages", "ranges"),
     [
         ([(0, 100)], None, ((4, 50),)),

@@ -27,6 +27,7 @@ from aioprefetch.parquet.pruning import (
     prune_row_groups,
 )
 from aioprefetch.ranges import intersected, joined
+from tests.profile import each_of
 from tests.unit.parquet.parquet_files import (
     chunk_of,
     footer_at_hand,
@@ -172,7 +173,7 @@ SORTED: dict[str, tuple[pa.Array, Any]] = {
 EXPECTED = {"==": [(12, 14)], "<": [(0, 14)], ">": [(12, 32)], "<=": [(0, 14)], ">=": [(12, 32)]}
 
 
-@pytest.mark.parametrize("name", SORTED)
+@each_of("name", SORTED)
 def test_sorted_columns_keep_their_pages_alone(name: str) -> None:
     array, value = SORTED[name]
     table = pa.table({"a": array, "b": range(32)})
@@ -195,7 +196,7 @@ def test_clauses_of_one_alternative_narrow_and_alternatives_add() -> None:
     assert assert_kept(table, data, [("a", "!=", 4)]) == [(0, 32)]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("operator", "value", "kept"),
     [
         ("==", 5, [(0, 3)]),
@@ -287,7 +288,7 @@ def test_nan_is_kept_where_it_matches(filters: Any) -> None:
     assert_kept(table, paged(table), filters)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("expression", "kept"),
     [
         (pc.field("a") < 5, [(0, 8)]),
@@ -323,7 +324,7 @@ def test_values_of_another_type_drop_nothing() -> None:
 # --- which columns ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("filters", "columns"),
     [
         (None, []),
@@ -355,14 +356,14 @@ def test_columns_of_one_name_are_not_pruned_by() -> None:
     assert prune_row_groups(footer, normalized_filters([("a", "<", 4)], footer), [0, 1]) == [0, 1]
 
 
-@pytest.mark.parametrize("expression", [pc.field("nope") > 1, pc.field("i") == "x", pc.field("i"), pc.field(99) == 1])
+@each_of("expression", [pc.field("nope") > 1, pc.field("i") == "x", pc.field("i"), pc.field(99) == 1])
 def test_expressions_that_do_not_go_with_the_file(expression: pc.Expression) -> None:
     footer = footer_at_hand(written(nested_table()))
     with pytest.raises(InvalidArgument, match="filters="):
         filter_columns(footer, expression)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("filters", "error"),
     [
         ([], InvalidArgument),

@@ -34,6 +34,7 @@ from aioprefetch.parquet.thrift import (
     write_struct,
 )
 from aioprefetch.testing.conformance.suite import checks
+from tests.profile import each_of
 from tests.unit.parquet.parquet_files import footer_of, nested_table, written
 
 SMALL = footer_of(written(pa.table({"a": [1, 2], "s": ["x", None]}), write_page_index=True))
@@ -56,7 +57,7 @@ FOOTERS = {
 }
 
 
-@pytest.mark.parametrize("name", FOOTERS)
+@each_of("name", FOOTERS)
 def test_a_footer_comes_back_byte_by_byte(name: str) -> None:
     raw = FOOTERS[name]
     tree, end = read_struct(raw)
@@ -174,7 +175,7 @@ CLAIMS = {
 
 
 @checks("reliability:I18", "reliability:K24")
-@pytest.mark.parametrize("name", CLAIMS)
+@each_of("name", CLAIMS)
 def test_nothing_is_allocated_by_claimed_size(name: str) -> None:
     raw = CLAIMS[name] + bytes(200)
     tracemalloc.start()
@@ -196,7 +197,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each_of("name", REFUSED)
 def test_what_no_bytes_can_mend_is_malformed(name: str) -> None:
     with pytest.raises(MalformedThrift) as raised:
         read_struct(REFUSED[name])

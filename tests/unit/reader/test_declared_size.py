@@ -10,7 +10,7 @@ from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import ConfigInvalid, ObjectChanged, RangeNotSatisfied
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Metadata, ReadReply, ReadRequest, WriteRequest
-from tests.profile import combinations
+from tests.profile import combinations, each_of
 from tests.stores.disk_tier import BLOCK as DISK_BLOCK
 from tests.stores.disk_tier import counts, disk_bench, written
 from tests.stores.gated_reader import KIB, MIB, bench, settle
@@ -44,8 +44,8 @@ async def test_nothing_is_fetched_ahead_beyond_a_declared_size() -> None:
         assert sum(call.request.size or 0 for call in b.calls) == 3 * BLOCK
 
 
-@pytest.mark.parametrize("policy", ["parquet", "hbase"])
-@pytest.mark.parametrize("known", [(), ("size",), ("size", "etag")])
+@each_of("policy", ["parquet", "hbase"])
+@each_of("known", [(), ("size",), ("size", "etag")])
 async def test_the_tail_comes_whole_however_much_is_known(policy: str, known: tuple[str, ...]) -> None:
     async with bench() as b:
         meta = await b.operator.stat("k")
@@ -62,7 +62,7 @@ async def test_a_footer_must_fit_into_memory() -> None:
             b.reader(footer_cache=16 * MIB)
 
 
-@pytest.mark.parametrize("turns", [(first, second) for first in range(4) for second in range(4)])
+@each_of("turns", [(first, second) for first in range(4) for second in range(4)])
 async def test_reads_beyond_the_end_do_not_disturb_the_first_request_of_others(turns: tuple[int, int]) -> None:
     async with bench(1) as b, b.reader() as reader:
 
@@ -87,7 +87,7 @@ REAL = 5 * BLOCK + 1000
 SHORT_READS = sorted(set(READS) - {"read_ranges", "iter_ranges", "stream"})
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("declared", "policy", "growth", "with_etag"),
     combinations(
         [REAL + 1, 6 * BLOCK, 9 * BLOCK, 1 << 62],
@@ -115,7 +115,7 @@ async def test_all_that_is_there_is_read_whatever_was_declared(
                 assert await reader.read() == b.data[-10:]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("way", "start", "with_etag", "policy"),
     combinations(SHORT_READS, [REAL - 10, REAL, 8 * BLOCK + 5], [False, True], ["adaptive", "random"]),
 )
@@ -132,7 +132,7 @@ async def test_every_way_to_read_is_short_where_the_object_ends(
                 assert await READS[way](reader, 3, 100) == b.data[3:103]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("policy", "way", "with_etag"),
     combinations(["sequential", "random", "parquet"], ["read_ranges", "iter_ranges"], [False, True]),
 )
@@ -165,8 +165,8 @@ async def test_a_stale_status_without_an_etag_is_a_hint(size: int) -> None:
                     await reader.read_exactly_at(REAL - 10, 11)
 
 
-@pytest.mark.parametrize("offset", [0, REAL - 1, 8 * BLOCK])
-@pytest.mark.parametrize("understands_conditions", [True, False])
+@each_of("offset", [0, REAL - 1, 8 * BLOCK])
+@each_of("understands_conditions", [True, False])
 async def test_a_stale_status_with_an_etag_is_a_changed_object(understands_conditions: bool, offset: int) -> None:
     """Whatever its size says, and whether or not the store looks at conditions."""
     async with bench(REAL) as b:
@@ -224,7 +224,7 @@ async def test_blocks_of_a_size_that_was_wrong_are_written_as_what_they_are(tmp_
 # --- declared too short ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("policy", "size", "with_etag"),
     combinations(
         ["adaptive", "sequential", "whole-file", "random", "parquet", "hbase"],

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.ranges import Range
 from aioprefetch.reader.growth import GROWTHS, Growth, Progress, find_growth
+from tests.profile import each_of
 from tests.stores.gated_reader import KIB, bench, reads_of, settle
 from tests.unit.reader.tape import AHEAD, BLOCK, FAR, Stall, Tape, run_at, tape
 
@@ -35,14 +36,14 @@ def widths(made: Tape, reads: Iterator[Range], stall: Stall) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("growth", "stall"), WINDOWS)
+@each_of(("growth", "stall"), WINDOWS)
 def test_the_windows_of_each_strategy(growth: str, stall: Stall) -> None:
     half = BLOCK // 2
     reads = ((n * half, (n + 1) * half) for n in range(8))
     assert widths(tape("adaptive", growth), reads, stall) == WINDOWS[growth, stall]
 
 
-@pytest.mark.parametrize("growth", GROWTHS)
+@each_of("growth", GROWTHS)
 def test_a_full_window_is_full_at_once_whatever_the_strategy(growth: str) -> None:
     """``sequential`` knows what comes."""
     assert tape("sequential", growth).read(0, 4).ahead == (BLOCK, (1 + AHEAD) * BLOCK)
@@ -60,7 +61,7 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("name", STEPS)
+@each_of("name", STEPS)
 def test_step_opens_the_window_in_order_alone(name: str) -> None:
     made = tape("adaptive", "step")
     made.read(0, BLOCK // 2)
@@ -203,7 +204,7 @@ def test_what_was_evicted_ahead_of_a_run_is_asked_for_again() -> None:
     assert made.read(8 * BLOCK, 9 * BLOCK).ahead == (9 * BLOCK, 17 * BLOCK)
 
 
-@pytest.mark.parametrize("policy", ["adaptive", "sequential", "columnar"])
+@each_of("policy", ["adaptive", "sequential", "columnar"])
 def test_a_split_ends_every_window(policy: str) -> None:
     made = tape(policy, stop=10 * BLOCK + 5)
     made.windows.stop = FAR

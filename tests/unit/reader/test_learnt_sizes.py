@@ -13,7 +13,7 @@ from aioprefetch.errors import ObjectChanged, RangeNotSatisfied
 from aioprefetch.layers import LruCacheLayer
 from aioprefetch.reader.policy import POLICIES, PolicyName
 from aioprefetch.testing.oracle import content
-from tests.profile import in_turns
+from tests.profile import each_of, in_turns
 from tests.stores.gated_reader import KIB, MIB, bench, settle, with_etag
 
 BLOCK = 64 * KIB
@@ -78,7 +78,7 @@ async def test_the_size_of_a_refusal_holds_for_all_later_reads(policy: str, read
         assert await reader.read_at(0, size + 1) == content(size, version=1)
 
 
-@pytest.mark.parametrize("read", READS)
+@each_of("read", READS)
 async def test_a_size_without_a_version_is_that_of_whatever_has_it(read: str) -> None:
     """No byte was read of the version before, so none can be mixed."""
     async with bench(1000) as b, b.reader(policy="random") as reader:
@@ -88,8 +88,8 @@ async def test_a_size_without_a_version_is_that_of_whatever_has_it(read: str) ->
         assert reader.etag is not None
 
 
-@pytest.mark.parametrize("declared", [600, 1000, 2 * BLOCK])
-@pytest.mark.parametrize("policy", ["adaptive", "random", "parquet", "hbase"])
+@each_of("declared", [600, 1000, 2 * BLOCK])
+@each_of("policy", ["adaptive", "random", "parquet", "hbase"])
 async def test_a_declared_length_does_not_grow_with_another_version(policy: str, declared: int) -> None:
     """An object may be shorter than the length that a caller declares; then that end is the end of one version."""
     async with bench(500) as b:
@@ -102,8 +102,8 @@ async def test_a_declared_length_does_not_grow_with_another_version(policy: str,
             assert reader.size == 500
 
 
-@pytest.mark.parametrize("declared", [None, 200, 5000])
-@pytest.mark.parametrize("size", [300, 3 * BLOCK])
+@each_of("declared", [None, 200, 5000])
+@each_of("size", [300, 3 * BLOCK])
 async def test_a_store_without_etags_has_sizes_to_tell_versions_by(size: int, declared: int | None) -> None:
     """A smaller object is refused by the store, a larger one is seen at its response."""
     async with bench(1000) as b, b.reader(size=declared, policy="random") as reader:
@@ -155,8 +155,8 @@ async def test_a_size_that_was_not_reported_binds_no_read() -> None:
         assert reader.size == 3 * BLOCK
 
 
-@pytest.mark.parametrize("offset", [0, FAR])
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@each_of("offset", [0, FAR])
+@each_of("policy", sorted(POLICIES))
 async def test_an_empty_object_stays_empty(policy: str, offset: int) -> None:
     async with bench(0) as b, b.reader(policy=policy) as reader:
         reader.seek(0, os.SEEK_END)

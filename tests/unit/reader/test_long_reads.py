@@ -13,7 +13,7 @@ from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing import FaultLayer, Injection
 from aioprefetch.testing.oracle import assert_same_bytes
-from tests.profile import in_turns
+from tests.profile import each_of, in_turns
 from tests.stores.computed_store import MIB, Arithmetic, Distance, blank
 from tests.stores.gated_reader import KIB, Bench, bench, resident_blocks, settle
 
@@ -75,8 +75,8 @@ def requested_bytes(b: Bench) -> int:
 # --- what is read ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("policy", ["adaptive", "sequential", "whole-file", "random", "parquet"])
+@each_of("way", WAYS)
+@each_of("policy", ["adaptive", "sequential", "whole-file", "random", "parquet"])
 async def test_each_byte_is_requested_once_and_stays_in_no_block(policy: str, way: Way) -> None:
     async with small_memory() as b, b.reader(policy=policy) as reader:
         assert_same_bytes(await way(reader), b.data)
@@ -142,8 +142,8 @@ async def test_a_long_part_that_fits_is_requested_once_however_often_it_is_read(
         assert requested_bytes(b) == 4 * BLOCK
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("policy", ["adaptive", "random"])
+@each_of("way", WAYS)
+@each_of("policy", ["adaptive", "random"])
 async def test_a_reader_that_goes_back_reads_through_blocks(policy: str, way: Way) -> None:
     """By its cursor or by position: what memory can just hold is resident after the second pass."""
     async with small_memory(memory_bytes=21 * BLOCK) as b, b.reader(policy=policy) as reader:
@@ -177,11 +177,11 @@ async def test_a_read_to_the_end_of_the_split_goes_past_the_blocks() -> None:
         assert requested_bytes(b) == 8 * BLOCK
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("chunk_blocks", "memory_blocks", "keep_behind"), [(3, 256, False), (33, 64, None), (33, 64, False), (70, 64, None)]
 )
-@pytest.mark.parametrize("policy", ["adaptive", "sequential"])
-@pytest.mark.parametrize("streams", [True, False])
+@each_of("policy", ["adaptive", "sequential"])
+@each_of("streams", [True, False])
 async def test_a_stream_in_large_chunks_keeps_its_window(
     chunk_blocks: int, memory_blocks: int, keep_behind: bool | None, policy: str, streams: bool
 ) -> None:
@@ -286,8 +286,8 @@ async def test_256_mib_take_a_tenth_of_the_time_of_one_connection(how: str) -> N
 # --- failures -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("ended", [0, 1, 7])
+@each_of("way", WAYS)
+@each_of("ended", [0, 1, 7])
 async def test_a_reader_that_is_closed_meanwhile_ends_the_read(way: Way, ended: int) -> None:
     async with wide_memory() as b:
         reader = b.reader()

@@ -13,7 +13,7 @@ from aioprefetch.errors import (
     Unexpected,
 )
 from aioprefetch.reader.policy import find_policy
-from tests.profile import combinations
+from tests.profile import combinations, each_of
 from tests.stores.gated_reader import KIB, MIB, bench, settle, with_etag, with_total
 
 BLOCK = 64 * KIB
@@ -81,7 +81,7 @@ async def test_a_declared_size_is_where_reads_end() -> None:
         assert len(b.calls) == 1
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("declared", "pinned", "offset"), combinations([1001, 5000, 3 * BLOCK], [False, True], [0, 999, 1000, BLOCK + 7])
 )
 async def test_a_declared_size_that_is_too_long_hides_nothing_of_the_object(
@@ -246,7 +246,7 @@ async def test_a_small_object_comes_whole_with_its_footer() -> None:
         assert len(b.calls) == 1
 
 
-@pytest.mark.parametrize(
+@each_of(
     "wrong",
     [
         {"policy": "fast"},
@@ -302,8 +302,8 @@ async def test_nothing_is_sent_before_bytes_are_wanted() -> None:
         assert (b.calls, b.gate.stats) == ([], [])
 
 
-@pytest.mark.parametrize("policy", ["adaptive", "sequential", "random"])
-@pytest.mark.parametrize(
+@each_of("policy", ["adaptive", "sequential", "random"])
+@each_of(
     ("split", "offset", "size", "asked"),
     [
         ((0, 500), 0, 500, (0, 500)),

@@ -8,7 +8,7 @@ import pytest
 from aioprefetch.errors import Closed, Unavailable, WrongLoop
 from aioprefetch.reader.policy import PolicyName
 from aioprefetch.testing.conformance.suite import checks
-from tests.profile import chosen
+from tests.profile import chosen, each_of
 from tests.stores.gated_reader import MIB, Call, reads_of, settle
 from tests.unit.reader.ahead import (
     AHEAD,
@@ -268,7 +268,7 @@ async def test_a_failed_prefetch_becomes_a_demand_read(way: str, moment: str, aw
 
 
 @checks("reliability:C10")
-@pytest.mark.parametrize("way", READS)
+@each_of("way", READS)
 async def test_only_the_failure_of_a_demand_read_reaches_the_caller(way: str) -> None:
     """And leaves a reader that reads on."""
     async with ahead_bench() as b:
@@ -304,7 +304,7 @@ async def test_a_read_over_a_failed_prefetch_does_not_wait_for_the_next_one() ->
 # --- cancellation ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", READS)
+@each_of("way", READS)
 async def test_a_cancelled_read_leaves_what_is_fetched_ahead_alone(way: str) -> None:
     """Also the request it waited for: the next read finds it, and nothing is asked for again."""
     async with ahead_bench() as b:

@@ -17,6 +17,7 @@ from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule,
 from aioprefetch.testing.conformance.suite import RecordingLayer
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import ReadReply, ReadRequest
+from tests.profile import each_of
 from tests.stores.gated_reader import KIB, MIB, bench, settle, with_etag
 from tests.stores.verb_layer import VerbLayer
 from tests.unit.reader.ahead import (
@@ -71,8 +72,8 @@ def test_bodies_that_break_off_at_every_boundary(at: int, attempts: int) -> None
     run_virtual(run, seed=at)
 
 
-@pytest.mark.parametrize("how", ["close_after_bytes", "reset_after_bytes"])
-@pytest.mark.parametrize("at", CUTS)
+@each_of("how", ["close_after_bytes", "reset_after_bytes"])
+@each_of("at", CUTS)
 async def test_connections_that_break_off_at_every_boundary(at: int, how: str) -> None:
     """The same through sockets: the second and the third answer of eight end early."""
     data = content(2 * MIB)
@@ -107,8 +108,8 @@ async def test_a_retry_in_the_middle_never_goes_on_with_another_version() -> Non
 # --- overwrites -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("understands_conditions", [True, False])
-@pytest.mark.parametrize("way", READS)
+@each_of("understands_conditions", [True, False])
+@each_of("way", READS)
 async def test_an_object_overwritten_while_eight_requests_are_in_flight(way: str, understands_conditions: bool) -> None:
     """The next read beyond what is resident says so, whether the store refuses or its responses tell by their ETag."""
     async with ahead_bench() as b:

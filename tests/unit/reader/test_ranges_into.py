@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import aioprefetch as ap
 from aioprefetch.errors import Error, InvalidArgument, InvalidRange, InvalidType, RangeNotSatisfied
+from tests.profile import each_of
 
 DATA = random.Random(7).randbytes(40_000)
 RANGES = [(30_000, 30_100), (5, 25), (30_050, 30_200), (7, 7), (39_000, 40_000)]
@@ -19,8 +20,8 @@ def buffers_for(ranges: list[tuple[int, int]]) -> list[bytearray]:
     return [bytearray(end - start) for start, end in ranges]
 
 
-@pytest.mark.parametrize("options", [{}, {"gap_bytes": 0}, {"gap_bytes": 40_000, "request_bytes_max": 1 << 20}])
-@pytest.mark.parametrize("memory", [1 << 20, 8_000])
+@each_of("options", [{}, {"gap_bytes": 0}, {"gap_bytes": 40_000, "request_bytes_max": 1 << 20}])
+@each_of("memory", [1 << 20, 8_000])
 async def test_they_hold_what_read_ranges_returns(options: dict[str, Any], memory: int) -> None:
     """For as many requests; also where a range is larger than the memory that is left."""
     counts = []
@@ -49,7 +50,7 @@ async def test_a_buffer_may_have_items_of_any_type() -> None:
         assert (numbers.tobytes(), bytes(whole)) == (DATA[8:24], bytes(50) + DATA[100:150])
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("ranges", "buffers", "error"),
     [
         ([(0, 5)], [], InvalidArgument),

@@ -18,7 +18,7 @@ from aioprefetch.services.memory import Memory
 from aioprefetch.testing import FaultLayer, Injection, run_virtual
 from aioprefetch.testing.conformance.suite import checks
 from tests.probes.search import scenario_seeds
-from tests.profile import combinations
+from tests.profile import combinations, each_of
 from tests.stores.gated_reader import KIB, MIB, bench, in_case, settle
 from tests.unit.reader.ahead import READS
 
@@ -111,7 +111,7 @@ def test_the_operator_counts_what_its_readers_count() -> None:
 # --- bytes given ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("way", "size"), combinations(list(READS), [1, 7, BLOCK + 3]))
+@each_of(("way", "size"), combinations(list(READS), [1, 7, BLOCK + 3]))
 async def test_what_is_read_is_counted_once(way: str, size: int) -> None:
     """A byte read is a byte counted, whether it has to be fetched or is there, also by the operator."""
     async with bench(3 * BLOCK) as b, b.reader() as reader:
@@ -150,7 +150,7 @@ async def test_reads_that_meet_the_end_are_incomplete() -> None:
         assert reader.statistics["stream_read_operations_incomplete"] == 6
 
 
-@pytest.mark.parametrize("way", READS)
+@each_of("way", READS)
 async def test_a_read_that_fails_is_one_exception(way: str) -> None:
     """Opening, which is the first part of it, is no read of its own."""
     async with bench() as b:

@@ -11,7 +11,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.growth import GrowthName
 from aioprefetch.reader.policy import PolicyName
 from aioprefetch.reader.window import Run, Windows
-from tests.profile import combinations
+from tests.profile import combinations, each_of
 from tests.stores.computed_store import GIB, KIB, MIB, Arithmetic, blank
 from tests.stores.gated_reader import file_of, reads_of, settle
 
@@ -177,7 +177,7 @@ async def test_a_split_ends_what_is_fetched_ahead_and_reads_may_go_on(policy: Po
         assert max(one.end for one in service.log) == (28 + AHEAD) * BLOCK
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("growth", "policy", "by"),
     combinations(
         ["stall", "geometric", "step"],
@@ -275,7 +275,7 @@ def asked(made: Reader) -> tuple[int, int]:
     return len(made.service.log), sum(one.end - one.start for one in made.service.log)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("at_cursor", "step", "policy"),
     combinations([False, True], [32 * KIB, 100_000, 3 * MIB], ["adaptive", "sequential"]),
 )
@@ -327,8 +327,8 @@ async def test_a_run_towards_the_start_shows_among_scattered_reads(policy: Polic
         assert asked_bytes - before <= 30 * MIB
 
 
-@pytest.mark.parametrize("block_bytes", [MIB, 8 * MIB])
-@pytest.mark.parametrize("seed", range(4))
+@each_of("block_bytes", [MIB, 8 * MIB])
+@each_of("seed", range(4))
 async def test_scattered_reads_turn_to_exact_ranges_however_they_lie(seed: int, block_bytes: int) -> None:
     """Also where one happens to lie in front of another: a few blocks are all that this may cost."""
     places = random.Random(seed).sample(range(64 * MIB // 4096), 300)

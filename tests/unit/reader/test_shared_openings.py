@@ -2,24 +2,36 @@
 
 import asyncio
 import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from aioprefetch import Operator
+from aioprefetch import Operator, RangeReader
 from aioprefetch.errors import Closed, NotFound, Unavailable
 from aioprefetch.reader.openings import Openings
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection, Point
-from tests.profile import chosen, combinations
+from tests.profile import chosen, combinations, each_of
 from tests.stores.gated_reader import KIB, Bench, bench, in_case, settle, with_etag
 from tests.stores.layer_stack import cancel_at
 
 BLOCK = 64 * KIB
 
 
-@pytest.mark.parametrize("policy", ["adaptive", "sequential", "random", "parquet"])
-@pytest.mark.parametrize("size", [1000, BLOCK])
+@asynccontextmanager
+async def held(count: int, size: int = BLOCK) -> AsyncIterator[tuple[Bench, list[RangeReader]]]:
+    """Readers of an object of that size, whose requests end when the test says so."""
+    async with bench(size) as b:
+        b.gate.open = False
+        readers = [b.reader() for _ in range(count)]
+        yield b, readers
+        await asyncio.gather(*(reader.aclose() for reader in readers))
+
+
+@each_of("policy", ["adaptive", "sequential", "random", "parquet"])
+@each_of("size", [1000, BLOCK])
 async def test_twenty_readers_that_open_an_object_at_once_send_one_request(policy: str, size: int) -> None:
     async with bench(BLOCK) as b:
 
@@ -35,9 +47,7 @@ async def test_twenty_readers_that_open_an_object_at_once_send_one_request(polic
 
 async def test_readers_that_open_after_the_request_was_sent_ask_after_its_version_together() -> None:
     """What was written before they were opened must be seen; so they send one of their own, under a condition."""
-    async with bench(BLOCK) as b:
-        b.gate.open = False
-        readers = [b.reader() for _ in range(6)]
+    async with held(6) as (b, readers):
         first = asyncio.create_task(readers[0].read_at(0, 100))
         sent = await b.next_call()
         others = [asyncio.create_task(reader.read_at(0, 100)) for reader in readers[1:]]
@@ -54,13 +64,10 @@ async def test_readers_that_open_after_the_request_was_sent_ask_after_its_versio
         asking.finish()
         assert await first == b.data[:100]
         assert await asyncio.gather(*others) == [written[:100]] * 5
-        await asyncio.gather(*(reader.aclose() for reader in readers))
 
 
 async def test_readers_that_ask_after_a_version_on_its_way_get_its_bytes() -> None:
-    async with bench(BLOCK) as b:
-        b.gate.open = False
-        readers = [b.reader() for _ in range(6)]
+    async with held(6) as (b, readers):
         tasks = [asyncio.create_task(readers[0].read_at(0, 100))]
         sent = await b.next_call()
         tasks += [asyncio.create_task(reader.read_at(50, 500)) for reader in readers[1:]]
@@ -71,29 +78,23 @@ async def test_readers_that_ask_after_a_version_on_its_way_get_its_bytes() -> No
         sent.finish()
         assert await asyncio.gather(*tasks) == [b.data[:100]] + [b.data[50:550]] * 5
         assert len(b.calls) == 2
-        await asyncio.gather(*(reader.aclose() for reader in readers))
 
 
 async def test_readers_that_begin_elsewhere_do_not_wait_for_one_another() -> None:
-    async with bench(4 * BLOCK) as b:
-        b.gate.open = False
-        readers = [b.reader() for _ in range(4)]
+    async with held(4, 4 * BLOCK) as (b, readers):
         tasks = [asyncio.create_task(reader.read_at(n * BLOCK, 100)) for n, reader in enumerate(readers)]
         await settle()
         assert b.ranges == [(n * BLOCK, (n + 1) * BLOCK) for n in range(4)]
         for call in b.calls:
             call.finish()
         assert await asyncio.gather(*tasks) == [b.data[n * BLOCK : n * BLOCK + 100] for n in range(4)]
-        await asyncio.gather(*(reader.aclose() for reader in readers))
 
 
 @pytest.mark.parametrize("etag", [None, 'W/"weak"'])
 async def test_readers_of_what_has_no_strong_version_share_no_bytes(etag: str | None) -> None:
     """They ask at once, not one after another, when the first response shows that there is nothing to share."""
-    async with bench(BLOCK) as b:
+    async with held(5) as (b, readers):
         b.gate.falsify = with_etag(etag)
-        b.gate.open = False
-        readers = [b.reader() for _ in range(5)]
         tasks = [asyncio.create_task(reader.read_at(0, 100)) for reader in readers]
         await settle()
         assert len(b.calls) == 1
@@ -105,13 +106,10 @@ async def test_readers_of_what_has_no_strong_version_share_no_bytes(etag: str | 
         for call in b.calls[1:]:
             call.finish()
         assert await asyncio.gather(*tasks) == [b.data[:100]] + [written[:100]] * 4
-        await asyncio.gather(*(reader.aclose() for reader in readers))
 
 
 async def test_the_reader_that_sent_the_request_may_be_closed_while_others_wait_for_it() -> None:
-    async with bench(BLOCK) as b:
-        b.gate.open = False
-        readers = [b.reader() for _ in range(3)]
+    async with held(3) as (b, readers):
         tasks = [asyncio.create_task(reader.read_at(0, 100)) for reader in readers]
         call = await b.next_call()
         await readers[0].aclose()
@@ -120,13 +118,10 @@ async def test_the_reader_that_sent_the_request_may_be_closed_while_others_wait_
         call.finish()
         assert await asyncio.gather(*tasks[1:]) == [b.data[:100]] * 2
         assert (len(b.calls), call.cancelled, readers[0].statistics["stream_read_blocks_in_cache"]) == (1, False, 0)
-        await asyncio.gather(*(reader.aclose() for reader in readers))
 
 
 async def test_a_shared_request_ends_with_the_last_reader_that_wants_it() -> None:
-    async with bench(BLOCK) as b:
-        b.gate.open = False
-        readers = [b.reader() for _ in range(3)]
+    async with held(3) as (b, readers):
         tasks = [asyncio.create_task(reader.read_at(0, 100)) for reader in readers]
         call = await b.next_call()
         for reader in readers[:2]:
@@ -140,7 +135,6 @@ async def test_a_shared_request_ends_with_the_last_reader_that_wants_it() -> Non
         assert seen == [False, True]
         b.gate.open = True
         assert await readers[2].read_at(0, 100) == b.data[:100]
-        await readers[2].aclose()
 
 
 async def test_a_shared_request_that_fails_fails_each_reader_once() -> None:
@@ -154,9 +148,7 @@ async def test_a_shared_request_that_fails_fails_each_reader_once() -> None:
 
 
 async def test_readers_that_waited_for_a_request_that_failed_send_their_own() -> None:
-    async with bench(BLOCK) as b:
-        b.gate.open = False
-        readers = [b.reader() for _ in range(3)]
+    async with held(3) as (b, readers):
         first = asyncio.create_task(readers[0].read_at(0, 100))
         sent = await b.next_call()
         others = [asyncio.create_task(reader.read_at(0, 100)) for reader in readers[1:]]
@@ -167,7 +159,6 @@ async def test_readers_that_waited_for_a_request_that_failed_send_their_own() ->
         (await b.next_call()).finish()
         assert await asyncio.gather(*others) == [b.data[:100]] * 2
         assert len(b.calls) == 2
-        await asyncio.gather(*(reader.aclose() for reader in readers))
 
 
 @pytest.mark.parametrize("store", ["file", "memory"])
@@ -215,7 +206,7 @@ async def open_and_read(b: Bench, policy: str) -> bytes:
         return await reader.read_at(100, 3000)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("policy", "turns", "point"),
     combinations(["adaptive", "random", "parquet"], [0, 1, 2, 4, 7], ["call", "head", 100]),
 )
@@ -243,8 +234,8 @@ async def test_the_nth_request_of_readers_that_open_together_fails(policy: str, 
 
 
 @checks("reliability:C04")
-@pytest.mark.parametrize("who", range(3))
-@pytest.mark.parametrize("policy", ["adaptive", "random", "parquet"])
+@each_of("who", range(3))
+@each_of("policy", ["adaptive", "random", "parquet"])
 async def test_a_reader_cancelled_at_any_suspension_takes_nothing_from_the_others(policy: str, who: int) -> None:
     """The one that sent the request, or one that shares it; nothing is asked for twice."""
     suspension, was_cancelled = 0, True

@@ -23,7 +23,7 @@ from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import assert_same_bytes
 from aioprefetch.values import ReadReply, ReadRequest
 from tests.probes.search import scenario_seeds
-from tests.profile import chosen
+from tests.profile import chosen, each_of
 from tests.stores.gated_reader import KIB, MIB, Bench, bench, resident_blocks
 from tests.stores.verb_layer import VerbLayer
 
@@ -68,8 +68,8 @@ async def read_through(b: Bench, reader: RangeReader, way: Callable[..., AsyncIt
     return most
 
 
-@pytest.mark.parametrize("way", [by_cursor, by_position, by_stream])
-@pytest.mark.parametrize("policy", ["adaptive", "sequential", "whole-file"])
+@each_of("way", [by_cursor, by_position, by_stream])
+@each_of("policy", ["adaptive", "sequential", "whole-file"])
 async def test_a_long_stream_holds_its_window_and_little_more(
     policy: str, way: Callable[..., AsyncIterator[bytes]]
 ) -> None:
@@ -106,8 +106,8 @@ async def test_an_object_that_fits_into_half_of_memory_stays(policy: str) -> Non
         assert len(b.calls) == calls
 
 
-@pytest.mark.parametrize("policy", ["adaptive", "sequential", "whole-file"])
-@pytest.mark.parametrize("first_blocks", [1, 3, 12])
+@each_of("policy", ["adaptive", "sequential", "whole-file"])
+@each_of("first_blocks", [1, 3, 12])
 async def test_after_one_seek_backward_what_fits_into_memory_stays(first_blocks: int, policy: str) -> None:
     """As 200 MiB in 256. What had been recycled before the seek is fetched once more by the next pass."""
     async with a_bench(MEMORY_BLOCKS * 200 // 256) as b, b.reader(policy=policy) as reader:

@@ -11,6 +11,7 @@ from aioprefetch.ranges import Range
 from aioprefetch.reader.growth import GROWTHS
 from aioprefetch.reader.policy import POLICIES
 from aioprefetch.reader.window import RUNS_MAX, SKIP_BYTES, WindowDecision
+from tests.profile import each_of
 from tests.unit.reader.tape import AHEAD, BLOCK, FAR, Stall, block_end, run_at, scatter, tape
 
 PROPERTY = settings(max_examples=150, deadline=None, derandomize=True, database=None)
@@ -145,7 +146,7 @@ def test_a_run_towards_the_start_asks_for_no_more_than_it_has_read(
 # --- scattered reads ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("growth", GROWTHS)
+@each_of("growth", GROWTHS)
 def test_adaptive_moves_to_exact_ranges_by_the_fourth_read_that_belongs_to_no_run(growth: str) -> None:
     looks = scatter(tape("adaptive", growth), 40)
     assert looks[0].fill == "block"
@@ -153,12 +154,12 @@ def test_adaptive_moves_to_exact_ranges_by_the_fourth_read_that_belongs_to_no_ru
     assert [look.ahead for look in looks[3:]] == [None] * 37
 
 
-@pytest.mark.parametrize("growth", GROWTHS)
+@each_of("growth", GROWTHS)
 def test_sequential_never_moves_to_exact_ranges(growth: str) -> None:
     assert {look.fill for look in scatter(tape("sequential", growth), 40)} == {"block"}
 
 
-@pytest.mark.parametrize("policy", ["random", "vector", "hbase", "columnar", "parquet"])
+@each_of("policy", ["random", "vector", "hbase", "columnar", "parquet"])
 def test_policies_for_exact_ranges_never_bring_a_block_for_scattered_reads(policy: str) -> None:
     looks = scatter(tape(policy), 40)
     assert {(look.fill, look.ahead) for look in looks} == {("exact", None)}
@@ -173,7 +174,7 @@ def test_reads_of_bytes_that_are_there_are_not_scattered() -> None:
     assert not made.windows.is_random
 
 
-@pytest.mark.parametrize("burst", [3, 4, 16, 17, 200])
+@each_of("burst", [3, 4, 16, 17, 200])
 def test_a_run_after_a_burst_of_random_reads_gets_a_window_again(burst: int) -> None:
     """The whole window, by the time it has read as much as the window holds."""
     made = tape()
@@ -233,7 +234,7 @@ def test_one_block_in_seventeen_may_be_spent_on_finding_out_whether_reads_have_b
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("skip", [0, 1, BLOCK // 2, BLOCK, -1, -BLOCK // 2, -BLOCK])
+@each_of("skip", [0, 1, BLOCK // 2, BLOCK, -1, -BLOCK // 2, -BLOCK])
 def test_small_skips_keep_the_run(skip: int) -> None:
     """Forward and backward, as long as a block."""
     made = tape()
@@ -246,7 +247,7 @@ def test_small_skips_keep_the_run(skip: int) -> None:
     assert made.abandoned == []
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 4, 7])
+@each_of("blocks", [1, 2, 4, 7])
 def test_a_skip_into_what_was_asked_for_keeps_the_run(blocks: int) -> None:
     """However long: the bytes are coming."""
     made = tape()
@@ -257,8 +258,8 @@ def test_a_skip_into_what_was_asked_for_keeps_the_run(blocks: int) -> None:
     assert (session.position, session.blocks) == (start + BLOCK, AHEAD)
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize(
+@each_of("sign", [1, -1])
+@each_of(
     ("run", "skip", "kept"),
     [
         (4096, SKIP_BYTES, True),
@@ -302,8 +303,8 @@ def test_a_long_skip_begins_another_run(skip: int) -> None:
     assert [session.position for session in made.windows.runs] == [10 * BLOCK + 16, start + 8]
 
 
-@pytest.mark.parametrize("at_cursor", [False, True])
-@pytest.mark.parametrize("policy", ["adaptive", "sequential"])
+@each_of("at_cursor", [False, True])
+@each_of("policy", ["adaptive", "sequential"])
 def test_two_runs_in_turns_keep_both_windows(policy: str, at_cursor: bool) -> None:
     """By position, and by a cursor that goes back and forth: nothing that was fetched for either is broken off."""
     made = tape(policy)

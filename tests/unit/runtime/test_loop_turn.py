@@ -7,6 +7,7 @@ import pytest
 
 from aioprefetch.runtime.runtime import TURN_BYTES, LoopTurn
 from aioprefetch.testing.conformance.suite import checks
+from tests.profile import each_of
 
 
 async def reading(turn: LoopTurn, name: int, count: int, size_bytes: int, log: list[int]) -> None:
@@ -19,8 +20,8 @@ async def reading(turn: LoopTurn, name: int, count: int, size_bytes: int, log: l
 
 
 @checks("reliability:C29")
-@pytest.mark.parametrize("size_bytes", [0, 1, 4096, TURN_BYTES, 2 * TURN_BYTES])
-@pytest.mark.parametrize("tasks", [1, 3, 50])
+@each_of("size_bytes", [0, 1, 4096, TURN_BYTES, 2 * TURN_BYTES])
+@each_of("tasks", [1, 3, 50])
 async def test_no_turn_is_long(tasks: int, size_bytes: int) -> None:
     """Between two turns of another task there are few reads, however many tasks read."""
     turn = LoopTurn(asyncio.get_running_loop())

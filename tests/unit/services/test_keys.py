@@ -4,9 +4,10 @@ import pytest
 
 from aioprefetch.errors import InvalidPath
 from aioprefetch.services.keys import checked_key
+from tests.profile import each_of
 
 
-@pytest.mark.parametrize(
+@each_of(
     "path",
     ["k", "a b+c%d#e?f", "/leading", "a//b", "dir/", "ü/日本", ".hidden", "a..b", "...", "tab\there", "k" * 1024],
 )
@@ -15,7 +16,7 @@ def test_keys_are_kept_as_given(path: str) -> None:
     assert checked_key(path, operation="read") == path
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("path", "said"),
     [
         ("..", "'..'"),

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from aioprefetch.spark.hadoop import (
     ALL_BUCKETS,
     SLOTS_UNBOUND,
@@ -13,6 +11,7 @@ from aioprefetch.spark.hadoop import (
     settings_in,
     slots_of,
 )
+from tests.profile import each_of
 
 SECRET = "hunter2hunter2"
 
@@ -47,7 +46,7 @@ def test_what_was_set_on_the_session_itself_wins() -> None:
     assert found.options("x")["endpointurl"] == "https://b"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("endpoint", "options"),
     [
         ("", {}),
@@ -83,7 +82,7 @@ def test_a_bucket_has_its_own_settings_over_those_for_all() -> None:
     assert found.options("other")["sessiontoken"] == "T"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("provider", "options"),
     [
         ("org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider", {"accesskeyid": "K", "secretaccesskey": "S"}),
@@ -130,7 +129,7 @@ def test_files_that_are_missing_or_broken_say_nothing(tmp_path: Path) -> None:
     assert from_files({"SPARK_CONF_DIR": str(tmp_path / "no"), "HADOOP_CONF_DIR": str(tmp_path)}) == SessionSettings({})
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("settings", "parallelism", "slots"),
     [
         ({"spark.master": "local[2]"}, 2, 2),

@@ -5,10 +5,11 @@ import pytest
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.spark.options import _SPARKS, PAGE, SOURCE_OPTIONS, check_scope, store_options_of_all
 from aioprefetch.spark.settings import parse_options
+from tests.profile import each_of
 from tests.repository.source_tree import ROOT
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "named"),
     [
         ("comment", "lines of comments"),

@@ -19,6 +19,7 @@ from aioprefetch.spark.hadoop import ALL_BUCKETS, SessionSettings
 from aioprefetch.spark.options import SOURCE_OPTIONS, option_name, store_options_of_all
 from aioprefetch.spark.settings import SourceSettings, parse_options
 from aioprefetch.testing.conformance.suite import checks
+from tests.profile import each_of
 
 # The defaults of spark.redaction.regex and spark.sql.redaction.options.regex.
 REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key|url")
@@ -65,7 +66,7 @@ def test_every_group_gets_its_options() -> None:
     assert (settings.clean, settings.clean_destination) == ("move", "s3://bucket/done")
 
 
-@pytest.mark.parametrize(("sparks", "ours"), [("json", "jsonl"), ("binaryFile", "binary"), ("BINARYFILE", "binary")])
+@each_of(("sparks", "ours"), [("json", "jsonl"), ("binaryFile", "binary"), ("BINARYFILE", "binary")])
 def test_sparks_own_names_of_formats(sparks: str, ours: str) -> None:
     assert parsed(format=sparks).formats.format == ours
 
@@ -94,7 +95,7 @@ def test_keys_of_open_file_under_all_prefixes() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "value", "named"),
     [
         ("maxFilesPerTriger", "1", "maxFilesPerTrigger"),
@@ -155,12 +156,12 @@ def test_numbers_have_digits_of_ascii() -> None:
                 row.read(text, name)
 
 
-@pytest.mark.parametrize(("text", "number"), [("0", 0.0), (".5", 0.5), ("5.", 5.0), ("0.25", 0.25), ("1e-05", 1e-05)])
+@each_of(("text", "number"), [("0", 0.0), (".5", 0.5), ("5.", 5.0), ("0.25", 0.25), ("1e-05", 1e-05)])
 def test_seconds(text: str, number: float) -> None:
     assert SECONDS_OR_ZERO.parsed(text) == number
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("options", "named"),
     [
         (
@@ -231,7 +232,7 @@ def test_a_state_beside_the_source_or_hidden_in_it_is_fine() -> None:
         parsed(stateLocation="s3://bucket/dir/_state", hiddenFiles="true")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("path", "state"),
     [
         ("s3://b/landing", "s3a://b/landing/state"),
@@ -248,7 +249,7 @@ def test_a_state_in_the_source_is_found_under_another_spelling(path: str, state:
         parse_options({"path": path, "stateLocation": state})
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("options", "named"),
     [
         ({"onCorrupt": "skip"}, "does not go with onCorrupt=skip"),
@@ -258,7 +259,7 @@ def test_a_state_in_the_source_is_found_under_another_spelling(path: str, state:
         ({"attachTo": "s3://bucket/other"}, "does not go with attachTo"),
     ],
 )
-@pytest.mark.parametrize("mode", [{"cleanSource": "delete"}, {"cleanSource": "move", **MOVE}])
+@each_of("mode", [{"cleanSource": "delete"}, {"cleanSource": "move", **MOVE}])
 def test_files_that_may_be_unread_are_not_cleaned(options: dict[str, str], named: str, mode: dict[str, str]) -> None:
     with pytest.raises(ConfigInvalid, match=named):
         parsed(stateLocation="s3://bucket/state", **mode, **options)
@@ -291,9 +292,7 @@ def test_literal_secrets_stand_only_under_names_that_spark_redacts() -> None:
     assert [name for name in SECRETS if not REDACTED.search(name)] == []
 
 
-@pytest.mark.parametrize(
-    ("scheme", "target"), [("s3", "secret_access_key"), ("gs", "service_account_key"), ("az", "sas_key")]
-)
+@each_of(("scheme", "target"), [("s3", "secret_access_key"), ("gs", "service_account_key"), ("az", "sas_key")])
 def test_no_repr_and_no_message_shows_a_secret(scheme: str, target: str) -> None:
     targets = set(store_options(scheme)) - {"proxies"}
     options = {STORES[name].spark: SECRET for name in SECRETS if STORES[name].name in targets - {"sse_customer_key"}}
@@ -357,7 +356,7 @@ def test_keys_of_the_session_do_not_go_to_another_endpoint() -> None:
     assert parsed(SESSION, endpointUrl="http://store:9000").operator["access_key_id"] == "K"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("keyword", "name"),
     [
         ("on_missing", "onMissing"),
@@ -374,7 +373,7 @@ def test_keywords_of_python(keyword: str, name: str) -> None:
     assert option_name(keyword) == name
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "size"), [("1", 1), ("64m", 64 << 20), ("64 MB", 64 << 20), ("1GiB", 1 << 30), ("2T", 2 << 40), ("9b", 9)]
 )
 def test_sizes(text: str, size: int) -> None:

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.plan.patterns import compile_glob, literal_glob
 from aioprefetch.spark.settings import SourceUrl, name_filter, source_url
+from tests.profile import each_of
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "expected"),
     [
         ("s3://b", SourceUrl("s3://b/")),
@@ -33,9 +34,7 @@ def test_the_literal_directory_and_the_glob(text: str, expected: SourceUrl) -> N
     assert source_url(text) == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["s3://b/a@b:c/x", "s3://arn:aws:s3:x/a@b", "/data/a@b:c/x", "file:/a@b/x", "file:///a@b"]
-)
+@each_of("text", ["s3://b/a@b:c/x", "s3://arn:aws:s3:x/a@b", "/data/a@b:c/x", "file:/a@b/x", "file:///a@b"])
 def test_signs_of_users_in_paths_are_none(text: str) -> None:
     assert "a@b" in source_url(text).root
 
@@ -46,7 +45,7 @@ def test_a_relative_path_becomes_absolute(monkeypatch: pytest.MonkeyPatch) -> No
     assert source_url("data").root == f"file://{os.path.abspath('data')}"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "named"),
     [
         ("", "path"),
@@ -79,7 +78,7 @@ def test_the_glob_of_a_name_matches_it_alone(name: str) -> None:
     assert not pattern.fullmatch("x" + name)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("glob", "file_name", "takes", "refuses"),
     [
         (None, "*.csv", ("a.csv", "x/y/a.csv"), ("a.txt", "a.csv/b")),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, TimedOut, WrongLoop
 from aioprefetch.sync import BlockingIterator, iterate, run
 from aioprefetch.sync.loop_thread import loop_thread
+from tests.profile import each_of
 from tests.stores.gated_reader import settle
 
 
@@ -43,7 +44,7 @@ async def wait_for_ever() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-@pytest.mark.parametrize("window", [1, 2, 7])
+@each_of("window", [1, 2, 7])
 def test_all_items_come_in_order_and_the_source_is_closed(window: int) -> None:
     source = Watched(300)
     assert list(iterate(source.items(), window_items=window)) == list(range(300))
@@ -60,7 +61,7 @@ def test_ten_thousand_items_through_a_window_of_one() -> None:
     assert taken == 10_000
 
 
-@pytest.mark.parametrize("window", [1, 2, 5])
+@each_of("window", [1, 2, 5])
 def test_the_pump_never_holds_more_than_the_window(window: int) -> None:
     source = Watched(60)
     with iterate(source.items(), window_items=window) as items:
@@ -166,7 +167,7 @@ def test_a_function_that_fails_or_returns_nonsense() -> None:
         next(iterate(lambda: [1]))  # type: ignore[arg-type, return-value]
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()])
+@each_of("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()])
 def test_what_is_no_exception_crosses_too_and_the_loop_goes_on(error: BaseException) -> None:
     async def leave() -> AsyncIterator[int]:
         yield 1
@@ -345,7 +346,7 @@ def test_the_loop_thread_is_refused() -> None:
         run(nested())
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("make", "error"),
     [
         (lambda: iterate([1]), InvalidType),  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from aioprefetch.errors import ConfigInvalid, InvalidArgument, Unsupported
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.sync import BlockingOperator, run
+from tests.profile import each_of
 
 LINES = b"".join(b"line %d %s\n" % (number, b"x" * (number % 37)) for number in range(2000)) + b"no newline at the end"
 
@@ -134,13 +135,13 @@ def test_other_modes_are_unsupported_by_name(mode: str, blocking: BlockingOperat
         assert (caught.value.operation, caught.value.path[-1]) == ("open", "k")
 
 
-@pytest.mark.parametrize("mode", ["", "b", "rr", "rw", "rbt", "zb", 5, None])
+@each_of("mode", ["", "b", "rr", "rw", "rbt", "zb", 5, None])
 def test_what_is_no_mode_is_an_invalid_argument(mode: Any) -> None:
     with pytest.raises(InvalidArgument, match="mode"):
         sync.open("memory://name/k", mode)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "url", ["plain/path", "memory://name", "://x/y", "s3://bucket/", "unknown://a/b", "https://host/a#b", "https://[/k"]
 )
 def test_what_is_no_url_of_an_object_is_refused(url: str) -> None:
@@ -148,7 +149,7 @@ def test_what_is_no_url_of_an_object_is_refused(url: str) -> None:
         sync.open(url)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("url", "parts"),
     [
         ("s3://bucket/a//b c%20+#?.parquet", ("s3://bucket", "a//b c%20+#?.parquet")),
@@ -162,7 +163,7 @@ def test_urls_are_split_into_store_and_path(url: str, parts: tuple[str, str]) ->
     assert sync.split_url(url) == parts
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("url", "parts"),
     [
         ("s3://bucket/a/b", ("s3://bucket", "a/b")),

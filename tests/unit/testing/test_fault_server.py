@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError
 
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.faults import NO_HEAD, etag_of
+from tests.profile import each_of
 
 DATA = bytes(range(256)) * 4
 OBJECTS = {"bucket/key": DATA, "bucket/empty": b"", "bucket/ü %?/x": b"odd"}
@@ -58,7 +59,7 @@ async def faulty(*faults: Fault, times: int | None = 1) -> AsyncIterator[tuple[F
         yield server, client
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("wanted", "status", "content_range", "body"),
     [
         ("bytes=0-9", 206, "bytes 0-9/1024", DATA[:10]),
@@ -150,7 +151,7 @@ async def test_stopping_the_server_ends_a_hang() -> None:
         await client.ask("GET", "/bucket/key")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("fault", "expected"),
     [
         (Fault(content_range_shift_bytes=7), (206, "bytes 7-16/1024", DATA[:10])),

@@ -10,6 +10,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.errors import InvalidArgument, InvalidType, NotFound
 from aioprefetch.testing.conformance.suite import checks
+from tests.profile import each_of
 from tests.unit.transfer.test_extra import Listing, backwards
 from tests.unit.transfer.trees import files_of, memory, put_tree, tree_of
 
@@ -19,7 +20,7 @@ def names(first: int, end: int) -> dict[str, bytes]:
 
 
 @checks("reliability:W33")
-@pytest.mark.parametrize(
+@each_of(
     ("there", "stay", "delete_max", "is_allowed"),
     [
         (10, 0, None, True),  # Ten are few.
@@ -45,7 +46,7 @@ def names(first: int, end: int) -> dict[str, bytes]:
         (3, 3, 0.0, True),
     ],
 )
-@pytest.mark.parametrize("is_dry", [False, True])
+@each_of("is_dry", [False, True])
 async def test_the_limit(there: int, stay: int, delete_max: float | None, is_allowed: bool, is_dry: bool) -> None:
     """Beyond it nothing is deleted, and all is copied. A dry run says the same, and shows the steps."""
     async with memory() as op, memory() as other:
@@ -72,8 +73,8 @@ async def test_the_limit(there: int, stay: int, delete_max: float | None, is_all
 
 
 @checks("reliability:W23")
-@pytest.mark.parametrize("orders", [(tuple, tuple), (backwards, tuple), (tuple, backwards), (backwards, backwards)])
-@pytest.mark.parametrize("skip_same", [False, True])
+@each_of("orders", [(tuple, tuple), (backwards, tuple), (tuple, backwards), (backwards, backwards)])
+@each_of("skip_same", [False, True])
 async def test_what_the_run_has_copied_is_not_counted(orders: tuple[Any, Any], skip_same: bool) -> None:
     """A source of other names deletes everything, however many objects it brings."""
     async with memory() as plain, memory() as plain_other:
@@ -122,7 +123,7 @@ async def test_an_unmounted_volume_in_the_source(tmp_path: Path) -> None:
         assert await tree_of(op, "y/") == before
 
 
-@pytest.mark.parametrize("most", [True, False, "5", [1], 1j])
+@each_of("most", [True, False, "5", [1], 1j])
 async def test_what_is_no_number_is_refused(most: Any) -> None:
     async with memory() as op:
         await put_tree(op, "x/", {"a": b"1"})
@@ -131,7 +132,7 @@ async def test_what_is_no_number_is_refused(most: Any) -> None:
         assert not await op.exists("y/a")
 
 
-@pytest.mark.parametrize("most", [-1, -0.1, 1.1, 5.0, math.nan, math.inf, -math.inf])
+@each_of("most", [-1, -0.1, 1.1, 5.0, math.nan, math.inf, -math.inf])
 async def test_a_number_that_is_no_limit_is_refused(most: float) -> None:
     """Also where nothing would be deleted."""
     async with memory() as op:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -48,23 +49,25 @@ class Buckets:
         return await ap.copy(source, target, **options)
 
 
-@pytest.fixture
-async def moto(s3_server: CountingS3Server, random_name: Callable[[], str]) -> AsyncIterator[Buckets]:
-    names = random_name(), random_name()
-    for name in names:
-        s3_server.create_bucket(name)
-    buckets = Buckets(s3_server, names)
+@asynccontextmanager
+async def two_buckets(server: CountingS3Server | RcloneS3Server, name: Callable[[], str]) -> AsyncIterator[Buckets]:
+    names = name(), name()
+    for one in names:
+        server.create_bucket(one)
+    buckets = Buckets(server, names)
     async with buckets.one, buckets.two:
         yield buckets
 
 
 @pytest.fixture
+async def moto(s3_server: CountingS3Server, random_name: Callable[[], str]) -> AsyncIterator[Buckets]:
+    async with two_buckets(s3_server, random_name) as buckets:
+        yield buckets
+
+
+@pytest.fixture
 async def rclone(rclone_server: RcloneS3Server, random_name: Callable[[], str]) -> AsyncIterator[Buckets]:
-    names = random_name(), random_name()
-    for name in names:
-        rclone_server.create_bucket(name)
-    buckets = Buckets(rclone_server, names)
-    async with buckets.one, buckets.two:
+    async with two_buckets(rclone_server, random_name) as buckets:
         yield buckets
 
 

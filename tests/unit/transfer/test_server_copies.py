@@ -13,6 +13,7 @@ from aioprefetch.layers import ErrorContextLayer
 from aioprefetch.testing import Injection
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyPartRequest, DeleteRequest, UploadedPart, WriteRequest
+from tests.profile import each_of
 from tests.stores.gated_reader import settle
 from tests.stores.layer_stack import was_cancelled
 from tests.stores.part_store import PART_BYTES, Bed, part_bed
@@ -40,8 +41,8 @@ def operations(bed: Bed) -> list[str]:
     return [request.operation for request in bed.faults.requests]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("size", [0, 1, 2 * PART_BYTES])
+@each_of("way", WAYS)
+@each_of("size", [0, 1, 2 * PART_BYTES])
 async def test_an_object_up_to_the_limit_is_one_request(way: Any, size: int) -> None:
     async with part_bed() as bed:
         await bed.op.write("k", LARGE[:size])
@@ -159,9 +160,9 @@ class Overwriting(VerbLayer):
         return await inner.copy_part(request)
 
 
-@pytest.mark.parametrize("deletes", [False, True])
+@each_of("deletes", [False, True])
 @checks("reliability:W11")
-@pytest.mark.parametrize("number", range(6))
+@each_of("number", range(6))
 async def test_overwritten_or_deleted_between_its_parts_there_is_no_copy(number: int, deletes: bool) -> None:
     async with part_bed() as bed:
         await bed.op.write("k", LARGE)

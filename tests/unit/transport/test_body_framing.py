@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from aioprefetch.errors import ProtocolError
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.transport.responses import LINE_BYTES_MAX, TRAILER_BYTES_MAX, ChunkedDecoder
+from tests.profile import each_of
 
 
 def decode(data: bytes, cuts: list[int] | None = None) -> tuple[bytes, bool, bytes]:
@@ -51,7 +52,7 @@ def test_the_pieces_are_views_of_what_was_fed() -> None:
     assert all(piece.obj is data for piece in pieces)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "data",
     [
         b"\r\n",
@@ -81,7 +82,7 @@ def test_the_pieces_are_views_of_what_was_fed() -> None:
         b"\xd9\xa3\r\nabc\r\n",
     ],
 )
-@pytest.mark.parametrize("cuts", [[], [1] * 200])
+@each_of("cuts", [[], [1] * 200])
 def test_what_is_refused(data: bytes, cuts: list[int]) -> None:
     with pytest.raises(ProtocolError):
         decode(data, cuts)
@@ -95,7 +96,7 @@ def test_nothing_is_given_on_that_came_after_the_error() -> None:
     assert not decoder.ended
 
 
-@pytest.mark.parametrize("piece_bytes", [1 << 20, 1000, 1])
+@each_of("piece_bytes", [1 << 20, 1000, 1])
 def test_lines_end_somewhere(piece_bytes: int) -> None:
     cuts = [piece_bytes] * 20_000
     assert decode(b"1;" + b"a" * (LINE_BYTES_MAX - 2) + b"\r\nx\r\n0\r\n\r\n", cuts) == (b"x", True, b"")

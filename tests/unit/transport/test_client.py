@@ -9,6 +9,7 @@ from aioprefetch.errors import Error, ProtocolError, Stalled, TimedOut, Unavaila
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import content
 from aioprefetch.transport.connection import StaleConnection
+from tests.profile import each_of
 from tests.stores.raw_server import Handler, Peer, RawServer, answering, client_of, eventually, get, reply
 from tests.stores.wire import Taker
 
@@ -253,8 +254,8 @@ async def test_a_response_that_is_none_closes_the_connection(sent: bytes) -> Non
         await eventually(lambda: client.snapshot().open == 0 and server.open == 0)
 
 
-@pytest.mark.parametrize("count", [0, 1, 50_000, len(LARGE) - 1])
-@pytest.mark.parametrize("how", ["FIN", "RST"])
+@each_of("count", [0, 1, 50_000, len(LARGE) - 1])
+@each_of("how", ["FIN", "RST"])
 async def test_a_body_that_breaks_off(count: int, how: str) -> None:
     sent = reply(LARGE)[: -len(LARGE)] + LARGE[:count]
     async with RawServer(breaking_at(1, sent, how)) as server, client_of() as client:

@@ -8,6 +8,7 @@ from aioprefetch.errors import Closed, ProtocolError, Stalled, TimedOut, Unavail
 from aioprefetch.transport.connection import INTERIM_HEADS_MAX, SCRATCH_BYTES, Connection, StaleConnection
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.responses import HEAD_BYTES_MAX, ResponseHead
+from tests.profile import each_of
 from tests.stores.raw_server import reply
 from tests.stores.wire import Memory, Taker, Wire
 
@@ -16,8 +17,8 @@ BODY = random.Random(1).randbytes(50_000)
 OPTIONS = ClientOptions(first_byte_timeout_seconds=8, stall_timeout_seconds=4, stall_bytes_per_second=10)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("piece_bytes", [1, 7, 4096, 1 << 20])
+@each_of("mode", MODES)
+@each_of("piece_bytes", [1, 7, 4096, 1 << 20])
 def test_a_body_lands_in_its_pieces(mode: str, piece_bytes: int) -> None:
     wire, taker = Wire(mode), Taker(pieces=[1, 10_000, 3, 20_000])
     done = wire.connection.send(b"GET", taker)
@@ -35,9 +36,9 @@ def head_of(size: int) -> bytes:
     return bare.replace(b"X: ", b"X: " + b"v" * (size - len(bare)))
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("piece_bytes", [333, SCRATCH_BYTES, HEAD_BYTES_MAX])
-@pytest.mark.parametrize("size", [SCRATCH_BYTES - 1, SCRATCH_BYTES, SCRATCH_BYTES + 1, HEAD_BYTES_MAX])
+@each_of("mode", MODES)
+@each_of("piece_bytes", [333, SCRATCH_BYTES, HEAD_BYTES_MAX])
+@each_of("size", [SCRATCH_BYTES - 1, SCRATCH_BYTES, SCRATCH_BYTES + 1, HEAD_BYTES_MAX])
 def test_heads_up_to_their_limit(mode: str, piece_bytes: int, size: int) -> None:
     wire = Wire(mode)
     done = wire.connection.send(b"GET", Taker())
@@ -48,10 +49,8 @@ def test_heads_up_to_their_limit(mode: str, piece_bytes: int, size: int) -> None
     assert wire.connection.is_usable
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    "sent", [head_of(HEAD_BYTES_MAX + 1), b"x" * (1 << 20), b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 99_999]
-)
+@each_of("mode", MODES)
+@each_of("sent", [head_of(HEAD_BYTES_MAX + 1), b"x" * (1 << 20), b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 99_999])
 def test_heads_beyond_their_limit(mode: str, sent: bytes) -> None:
     wire = Wire(mode)
     done = wire.connection.send(b"GET", Taker())
@@ -64,8 +63,8 @@ def test_heads_beyond_their_limit(mode: str, sent: bytes) -> None:
     assert wire.lost == 1
 
 
-@pytest.mark.parametrize("count", [1, INTERIM_HEADS_MAX, INTERIM_HEADS_MAX + 1, 900])
-@pytest.mark.parametrize("piece_bytes", [1, 1 << 20])
+@each_of("count", [1, INTERIM_HEADS_MAX, INTERIM_HEADS_MAX + 1, 900])
+@each_of("piece_bytes", [1, 1 << 20])
 def test_interim_answers(count: int, piece_bytes: int) -> None:
     wire, taker = Wire(), Taker()
     done = wire.connection.send(b"GET", taker)
@@ -80,9 +79,9 @@ def test_interim_answers(count: int, piece_bytes: int) -> None:
         assert wire.transport.closed
 
 
-@pytest.mark.parametrize("is_reused", [False, True])
-@pytest.mark.parametrize("error", [None, ConnectionResetError(104, "reset")])
-@pytest.mark.parametrize("sent", [b"", b"H", b"HTTP/1.1 100 Continue\r\n\r\n", reply(b"hello")[:-1]])
+@each_of("is_reused", [False, True])
+@each_of("error", [None, ConnectionResetError(104, "reset")])
+@each_of("sent", [b"", b"H", b"HTTP/1.1 100 Continue\r\n\r\n", reply(b"hello")[:-1]])
 def test_stale_is_what_was_used_before_and_gave_no_byte(sent: bytes, error: Exception | None, is_reused: bool) -> None:
     wire = Wire()
     wire.connection.is_reused = is_reused
@@ -93,8 +92,8 @@ def test_stale_is_what_was_used_before_and_gave_no_byte(sent: bytes, error: Exce
     assert isinstance(done.exception(), StaleConnection) == (is_reused and not sent)
 
 
-@pytest.mark.parametrize("peeks", [False, True])
-@pytest.mark.parametrize("extra", [b"", b"x", reply(b"hello")])
+@each_of("peeks", [False, True])
+@each_of("extra", [b"", b"x", reply(b"hello")])
 def test_what_follows_a_body_closes(extra: bytes, peeks: bool) -> None:
     """Where a socket can be peeked into before the response ends; over TLS, before another request can be sent."""
     wire, taker = Wire(peeks=peeks), Taker()
@@ -105,8 +104,8 @@ def test_what_follows_a_body_closes(extra: bytes, peeks: bool) -> None:
     assert wire.connection.is_usable == (not extra)
 
 
-@pytest.mark.parametrize("pieces", [[len(BODY) - 10], [len(BODY) - 20, 4, 4, 4]])
-@pytest.mark.parametrize("extra", [b"", b"x", reply(b"hello")])
+@each_of("pieces", [[len(BODY) - 10], [len(BODY) - 20, 4, 4, 4]])
+@each_of("extra", [b"", b"x", reply(b"hello")])
 def test_what_follows_a_body_in_one_record_closes(pieces: list[int], extra: bytes) -> None:
     """TLS hands out whole records: what does not belong to the body, wherever that went, is no next response.
 
@@ -129,7 +128,7 @@ def test_what_follows_a_body_in_one_record_closes(pieces: list[int], extra: byte
     assert wire.transport.closed == bool(extra)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each_of("mode", MODES)
 def test_a_chunked_body_longer_than_its_memory_is_refused(mode: str) -> None:
     """It is not cut to what was asked for without a word."""
 
@@ -250,8 +249,8 @@ def test_a_request_after_a_paused_response_is_received() -> None:
     assert (done.exception(), following.content()) == (None, b"hello")
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 7, 1 << 20])
-@pytest.mark.parametrize(
+@each_of("piece_bytes", [1, 7, 1 << 20])
+@each_of(
     "head",
     [
         b"HTTP/1.1 200 OK\nContent-Length: 1\n\nx",

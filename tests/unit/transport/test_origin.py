@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import InvalidPath
 from aioprefetch.transport.origin import Origin, Proxy, Route, Target, encoded_fields, is_link_local_or_metadata
+from tests.profile import each_of
 
 ORIGIN = Origin("http", "store.example", 8080)
 SECRET = "Basic c2VjcmV0"
@@ -20,9 +21,7 @@ def test_a_request_as_it_is_sent() -> None:
     assert (target.is_head, Target(ORIGIN, "/").is_head) == (True, False)
 
 
-@pytest.mark.parametrize(
-    "path", ["", "k", "*", "http://x/", "/a b", "/a\tb", "/a\r\nX: y", "/a\n", "/\0", "/é", "/\x7f"]
-)
+@each_of("path", ["", "k", "*", "http://x/", "/a b", "/a\tb", "/a\r\nX: y", "/a\n", "/\0", "/é", "/\x7f"])
 def test_paths_that_would_break_the_line(path: str) -> None:
     with pytest.raises(InvalidPath) as caught:
         Target(ORIGIN, path)
@@ -55,13 +54,13 @@ def test_headers_are_lines_of_their_own(fields: dict[str, str]) -> None:
         assert b" " not in line.partition(b":")[0]
 
 
-@pytest.mark.parametrize("name", ["", "X y", "X:", "X\r\nY", "X\n", "é", "X\0", " X", "X "])
+@each_of("name", ["", "X y", "X:", "X\r\nY", "X\n", "é", "X\0", " X", "X "])
 def test_names_that_are_none(name: str) -> None:
     with pytest.raises(InvalidPath):
         encoded_fields({name: "v"})
 
 
-@pytest.mark.parametrize("value", ["a\r\nX: y", "a\nb", "a\rb", "a\0b", "a\x01", "\x7f", "Ā", "a\x0b", "a\n", "\u2028"])
+@each_of("value", ["a\r\nX: y", "a\nb", "a\rb", "a\0b", "a\x01", "\x7f", "Ā", "a\x0b", "a\n", "\u2028"])
 def test_values_that_are_none(value: str) -> None:
     with pytest.raises(InvalidPath) as caught:
         encoded_fields({"X": value})
@@ -70,12 +69,12 @@ def test_values_that_are_none(value: str) -> None:
         Target(ORIGIN, "/", headers={"X": value})
 
 
-@pytest.mark.parametrize("value", ["", "a b", "\tx", "é", "ÿ", 'a;b="c"'])
+@each_of("value", ["", "a b", "\tx", "é", "ÿ", 'a;b="c"'])
 def test_values_that_are_fine(value: str) -> None:
     assert encoded_fields({"X": value}) == b"X: " + value.encode("latin-1") + b"\r\n"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("origin", "text"),
     [
         (Origin("http", "h", 80), "http://h"),
@@ -117,7 +116,7 @@ def test_nothing_secret_is_shown() -> None:
     assert repr(target) == "<Target GET http://store.example:8080/k>"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("host", "expected"),
     [
         ("169.254.169.254", True),

@@ -18,6 +18,7 @@ from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.transport.origin import Origin, Proxy, Target
 from aioprefetch.transport.pool import HttpClient
 from aioprefetch.values import ReadRequest
+from tests.profile import each_of
 from tests.stores.certificates import Authority
 from tests.stores.raw_server import PATIENCE_SECONDS, client_of, get
 from tests.stores.tls_servers import Serve, get_with_pauses, ok, serving, target_of
@@ -127,8 +128,8 @@ def log_and_answer(log: list[bytes], *bodies: bytes) -> Serve:
     return serve
 
 
-@pytest.mark.parametrize("authorization", ["", "Basic dXNlcjpwdw=="])
-@pytest.mark.parametrize("way", [get, get_with_pauses])
+@each_of("authorization", ["", "Basic dXNlcjpwdw=="])
+@each_of("way", [get, get_with_pauses])
 async def test_http_goes_in_the_absolute_form(authorization: str, way: Way) -> None:
     """The name of the server is the proxy's to resolve; the connection is kept."""
     proxy = ScriptedProxy()
@@ -201,7 +202,7 @@ REFUSALS: list[tuple[bytes, type[Error], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("response", "kind", "words"), REFUSALS)
+@each_of(("response", "kind", "words"), REFUSALS)
 async def test_no_tunnel(response: bytes, kind: type[Error], words: str) -> None:
     """No request goes out, the connection is closed, and the error has no secret."""
     proxy = ScriptedProxy(response, then="close")
@@ -216,7 +217,7 @@ async def test_no_tunnel(response: bytes, kind: type[Error], words: str) -> None
     assert len(proxy.heads) == 2
 
 
-@pytest.mark.parametrize("response", [None, b"HTTP/1.1 200 OK\r\nX-Half: ", ESTABLISHED])
+@each_of("response", [None, b"HTTP/1.1 200 OK\r\nX-Half: ", ESTABLISHED])
 async def test_a_proxy_that_hangs(response: bytes | None) -> None:
     """Within the time for a connection it is given up, wherever it hangs."""
     proxy = ScriptedProxy(response, then="hang")

@@ -6,6 +6,7 @@ import pytest
 
 from aioprefetch.errors import ProtocolError
 from aioprefetch.testing.oracle import content
+from tests.profile import each_of
 from tests.stores.raw_server import RawServer, answering, client_of, eventually, reply
 from tests.stores.wire import Memory, Taker
 
@@ -54,9 +55,9 @@ class Spoiling(Taker):
         return Spoiled(head.length, *self._spoil)
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-@pytest.mark.parametrize("where", ["begin", "feed", "writable", "advance"])
-@pytest.mark.parametrize("calls", [1, 3])
+@each_of("chunked", [False, True])
+@each_of("where", ["begin", "feed", "writable", "advance"])
+@each_of("calls", [1, 3])
 async def test_a_receiver_that_fails_closes_the_connection(where: str, calls: int, chunked: bool) -> None:
     if chunked and where in ("writable", "advance"):
         return  # Such a body is fed.

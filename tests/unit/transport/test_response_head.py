@@ -4,6 +4,7 @@ import pytest
 
 from aioprefetch.errors import ProtocolError
 from aioprefetch.transport.responses import FIELDS_MAX, ResponseHead, parse_head
+from tests.profile import each_of
 
 LENGTH = b"Content-Length: 5\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
@@ -22,8 +23,8 @@ def framing(data: bytes, *, is_head: bool = False) -> tuple[int | None, bool, bo
 # --- how a body is framed -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified", b"100 Continue", b"103 Early Hints"])
-@pytest.mark.parametrize("lines", [b"", LENGTH, CHUNKED, b"Transfer-Encoding: gzip\r\n"])
+@each_of("status", [b"204 No Content", b"304 Not Modified", b"100 Continue", b"103 Early Hints"])
+@each_of("lines", [b"", LENGTH, CHUNKED, b"Transfer-Encoding: gzip\r\n"])
 def test_rule_1_some_answers_have_no_body_whatever_they_say(status: bytes, lines: bytes) -> None:
     if lines.startswith(b"Transfer-Encoding: gzip"):
         lines += b"Connection: close\r\n"
@@ -32,7 +33,7 @@ def test_rule_1_some_answers_have_no_body_whatever_they_say(status: bytes, lines
         assert framing(head_of(lines, status=status)) == (0, False, True)
 
 
-@pytest.mark.parametrize("lines", [b"", LENGTH, CHUNKED])
+@each_of("lines", [b"", LENGTH, CHUNKED])
 def test_rule_1_a_response_to_head_has_no_body(lines: bytes) -> None:
     assert framing(head_of(lines), is_head=True) == (0, False, True)
 
@@ -41,19 +42,19 @@ def test_rule_1_the_length_that_head_tells_stays_among_the_fields() -> None:
     assert parse_head(head_of(LENGTH), is_head=True).fields[b"content-length"] == b"5"
 
 
-@pytest.mark.parametrize("lines", [LENGTH + CHUNKED, CHUNKED + LENGTH, LENGTH + b"Transfer-Encoding: identity\r\n"])
-@pytest.mark.parametrize("is_head", [False, True])
+@each_of("lines", [LENGTH + CHUNKED, CHUNKED + LENGTH, LENGTH + b"Transfer-Encoding: identity\r\n"])
+@each_of("is_head", [False, True])
 def test_rule_3_length_and_coding_together_are_smuggling(lines: bytes, is_head: bool) -> None:
     with pytest.raises(ProtocolError):
         parse_head(head_of(lines), is_head=is_head)
 
 
-@pytest.mark.parametrize("value", [b"chunked", b"Chunked", b"CHUNKED", b"chunked  ", b"\tchunked\t"])
+@each_of("value", [b"chunked", b"Chunked", b"CHUNKED", b"chunked  ", b"\tchunked\t"])
 def test_rule_4_chunks(value: bytes) -> None:
     assert framing(head_of(b"Transfer-Encoding:" + value + b"\r\n")) == (None, True, True)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "lines",
     [
         b"Transfer-Encoding: gzip, chunked\r\n",
@@ -80,7 +81,7 @@ def test_rule_4_http_1_0_knows_no_chunks() -> None:
         parse_head(head_of(CHUNKED, version=b"HTTP/1.0"))
 
 
-@pytest.mark.parametrize(
+@each_of(
     "lines",
     [
         LENGTH + LENGTH,
@@ -102,7 +103,7 @@ def test_rule_4_http_1_0_knows_no_chunks() -> None:
         b"Content-Length: " + b"0" * 5000 + b"5\r\n",
     ],
 )
-@pytest.mark.parametrize("is_head", [False, True])
+@each_of("is_head", [False, True])
 def test_rule_5_a_length_that_is_none(lines: bytes, is_head: bool) -> None:
     if is_head and lines.startswith((b"Content-Length: 00", b"Content-Length: 9223372036854775808")):
         assert parse_head(head_of(lines), is_head=True).length == 0  # A caller that wants the field checks it.
@@ -111,7 +112,7 @@ def test_rule_5_a_length_that_is_none(lines: bytes, is_head: bool) -> None:
         parse_head(head_of(lines), is_head=is_head)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("value", "length"),
     [(b"0", 0), (b"5", 5), (b"005", 5), (b"  5\t ", 5), (b"%d" % (2**63 - 1), 2**63 - 1)],
 )
@@ -127,7 +128,7 @@ def test_rule_8_otherwise_the_connection_ends_the_body() -> None:
 # --- whether the connection is kept ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("version", "lines", "keeps"),
     [
         (b"HTTP/1.1", b"", True),
@@ -172,12 +173,12 @@ def test_a_view_will_do() -> None:
     assert parse_head(memoryview(data)[4:-5]).length == 5
 
 
-@pytest.mark.parametrize("status", [b"200", b"200 ", b"200 Any \xff thing: at all", b"599 x"])
+@each_of("status", [b"200", b"200 ", b"200 Any \xff thing: at all", b"599 x"])
 def test_the_reason_means_nothing(status: bytes) -> None:
     assert parse_head(head_of(LENGTH, status=status)).status == int(status[:3])
 
 
-@pytest.mark.parametrize(
+@each_of(
     "status", [b"", b"20", b"2000 OK", b"099 x", b"000 x", b"600 x", b"999 x", b" 200 OK", b"200OK", b"+20 x", b"0x1 x"]
 )
 def test_a_status_that_is_none(status: bytes) -> None:
@@ -185,7 +186,7 @@ def test_a_status_that_is_none(status: bytes) -> None:
         parse_head(head_of(LENGTH, status=status))
 
 
-@pytest.mark.parametrize(
+@each_of(
     "version",
     [
         *(b"HTTP/2.0", b"HTTP/2", b"HTTP/1.2", b"HTTP/1.9", b"HTTP/0.9", b"HTTP/1.10", b"HTTP/11", b"HTTP/1.1 ", b""),
@@ -197,7 +198,7 @@ def test_another_protocol(version: bytes) -> None:
         parse_head(head_of(LENGTH, version=version))
 
 
-@pytest.mark.parametrize(
+@each_of(
     "line",
     [
         b" folded: 1\r\n",
@@ -223,7 +224,7 @@ def test_another_protocol(version: bytes) -> None:
         b"Transfer-Encoding : chunked\r\n",
     ],
 )
-@pytest.mark.parametrize("is_first", [True, False])
+@each_of("is_first", [True, False])
 def test_a_line_that_two_parsers_read_differently(line: bytes, is_first: bool) -> None:
     lines = [line, LENGTH] if is_first else [b"A: b\r\n", line]
     with pytest.raises(ProtocolError) as caught:

@@ -16,6 +16,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import ListPage, ListRequest, WriteRequest
 from aioprefetch.verbs.listing import Lister
+from tests.profile import each_of
 
 
 def matches(glob: str, path: str) -> bool:
@@ -23,7 +24,7 @@ def matches(glob: str, path: str) -> bool:
     return compile_glob(glob).fullmatch(path) is not None
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("glob", "yes", "no"),
     [
         ("*.txt", ["a.txt", ".txt"], ["d/a.txt", "a.txtx", "a_txt"]),
@@ -67,7 +68,7 @@ def test_within_one_segment_it_is_what_pathlib_says(glob: str, name: str) -> Non
         assert matches(glob, name) == PurePosixPath(name).match(glob)
 
 
-@pytest.mark.parametrize("glob", ["[a", "[!]", "[]", "d/[a-z/x", "*[", "{a,b}", "d/{a,b*}/x", "{,x}", "[z-a]"])
+@each_of("glob", ["[a", "[!]", "[]", "d/[a-z/x", "*[", "{a,b}", "d/{a,b*}/x", "{,x}", "[z-a]"])
 def test_what_is_no_pattern_is_refused_before_anything_is_listed(glob: str) -> None:
     with pytest.raises(InvalidArgument, match="cannot be understood") as caught:
         Operator(Memory()).list("d/", glob=glob)
@@ -75,7 +76,7 @@ def test_what_is_no_pattern_is_refused_before_anything_is_listed(glob: str) -> N
     assert caught.value.operation == "list"
 
 
-@pytest.mark.parametrize("glob", [5, b"*", ["*"]])
+@each_of("glob", [5, b"*", ["*"]])
 def test_no_glob(glob: object) -> None:
     with pytest.raises(InvalidType):
         compile_glob(glob)  # type: ignore[arg-type]

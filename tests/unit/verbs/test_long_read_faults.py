@@ -12,7 +12,7 @@ from aioprefetch.layers import RetryLayer
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing import FaultLayer, Injection
 from aioprefetch.testing.fault_layer import Point
-from tests.profile import combinations
+from tests.profile import combinations, each_of
 from tests.stores.gated_reader import Bench, in_case, settle
 from tests.stores.layer_stack import was_cancelled
 from tests.unit.reader import test_long_reads as of_reader
@@ -47,8 +47,8 @@ WAYS: list[Way] = [
 ]
 
 
-@pytest.mark.parametrize(("opened", "way"), WAYS)
-@pytest.mark.parametrize("point", ["call", "head", 100])
+@each_of(("opened", "way"), WAYS)
+@each_of("point", ["call", "head", 100])
 async def test_the_first_failure_is_raised_whichever_request_it_is(opened: Opened, way: Any, point: Point) -> None:
     """And ends all others: nothing is in flight, and nothing is reserved. What has read stays usable."""
     for number in range(int(opened is by_reader), REQUESTS):
@@ -67,8 +67,8 @@ async def test_the_first_failure_is_raised_whichever_request_it_is(opened: Opene
             await nothing_left(b)
 
 
-@pytest.mark.parametrize(("opened", "way"), [WAYS[0], WAYS[3]])
-@pytest.mark.parametrize("point", ["call", "head", 100])
+@each_of(("opened", "way"), [WAYS[0], WAYS[3]])
+@each_of("point", ["call", "head", 100])
 async def test_any_request_may_fail_for_a_while_and_only_it_is_repeated(opened: Opened, way: Any, point: Point) -> None:
     for number in range(REQUESTS):
         fault = FaultLayer((Injection(operation="read", occurrence=number, at=point, error=Unavailable),))
@@ -80,8 +80,8 @@ async def test_any_request_may_fail_for_a_while_and_only_it_is_repeated(opened: 
             await nothing_left(b)
 
 
-@pytest.mark.parametrize("memory_bytes", [5 * BLOCK, BLOCK])
-@pytest.mark.parametrize(("opened", "way"), WAYS)
+@each_of("memory_bytes", [5 * BLOCK, BLOCK])
+@each_of(("opened", "way"), WAYS)
 async def test_cancelled_at_every_suspension_nothing_is_left_behind(
     opened: Opened, way: Any, memory_bytes: int
 ) -> None:
@@ -118,7 +118,7 @@ async def test_a_buffer_is_not_written_to_once_its_read_was_cancelled(opened: Op
         assert buffer == before
 
 
-@pytest.mark.parametrize(("ways", "same_size", "ignores_conditions"), combinations(WAYS, [True, False], [True, False]))
+@each_of(("ways", "same_size", "ignores_conditions"), combinations(WAYS, [True, False], [True, False]))
 async def test_an_object_overwritten_between_two_requests_is_never_mixed(
     ways: Way, same_size: bool, ignores_conditions: bool
 ) -> None:
@@ -144,7 +144,7 @@ async def test_an_object_overwritten_between_two_requests_is_never_mixed(
             await nothing_left(b)
 
 
-@pytest.mark.parametrize(("opened", "way"), WAYS)
+@each_of(("opened", "way"), WAYS)
 async def test_a_part_that_broke_off_never_goes_on_with_another_version(opened: Opened, way: Any) -> None:
     """Whichever part it is: the object is overwritten before its second attempt."""
     for number in range(REQUESTS):

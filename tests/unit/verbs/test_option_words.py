@@ -17,6 +17,7 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator.from_uri import elsewhere, store_options
 from aioprefetch.options.words import SENTENCES
 from aioprefetch.sync import open as open_file
+from tests.profile import each_of
 
 
 def answer(uri: str, name: str) -> str:
@@ -30,7 +31,7 @@ def answer(uri: str, name: str) -> str:
     return caught.value.message.removeprefix(start).removesuffix(end)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("uri", "name", "says"),
     [
         ("s3://b", "endpont_url", "did you mean 'endpoint_url'?"),
@@ -99,7 +100,7 @@ def test_an_unknown_word_is_answered_with_the_list_alone() -> None:
     assert answer("s3://b", "xyzzy") == "; there are "
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("mode", "name", "says"),
     [("rb", "cache_type", "called 'policy'"), ("wb", "ContentType", "called 'content_type'"), ("rb", "key", "called")],
 )
@@ -146,7 +147,7 @@ LIBRARIES = {
 NO_OPTIONS = {"self", "kwargs", "expires_at", "base"}
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@each_of("library", LIBRARIES)
 def test_every_word_of_other_libraries_is_answered(library: str) -> None:
     """With the versions that are installed; words that are ours too need no answer."""
     assert obstore.__version__

@@ -16,7 +16,7 @@ from aioprefetch.layers import LruCacheLayer, RetryLayer
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
 from aioprefetch.testing.fault_layer import Point
 from aioprefetch.values import Capability, ReadReply, ReadRequest
-from tests.profile import chosen
+from tests.profile import chosen, each_of
 from tests.stores.gated_reader import KIB, Bench, in_case
 from tests.stores.layer_stack import was_cancelled
 from tests.stores.verb_layer import VerbLayer
@@ -265,8 +265,8 @@ def failing(number: int, point: Point, error: type[Error]) -> FaultLayer:
     return FaultLayer((WITHOUT_ETAG, Injection(operation="read", occurrence=number, at=point, error=error)))
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("point", ["call", "head", 100])
+@each_of("way", WAYS)
+@each_of("point", ["call", "head", 100])
 async def test_the_failure_of_either_request_is_raised(way: Way, point: Point) -> None:
     """No byte of the first response is received, so it cannot fail there."""
     for number in range(1 if point == 100 else 0, 2):
@@ -279,8 +279,8 @@ async def test_the_failure_of_either_request_is_raised(way: Way, point: Point) -
             assert len(b.calls) == 2
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("point", ["call", "head"])
+@each_of("way", WAYS)
+@each_of("point", ["call", "head"])
 async def test_either_request_may_fail_for_a_while(way: Way, point: Point) -> None:
     for number in range(2):
         layers = (failing(number, point, Unavailable), RetryLayer(base_seconds=1e-6))

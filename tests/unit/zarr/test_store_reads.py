@@ -5,6 +5,7 @@ import gc
 import pickle
 import random
 import threading
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -76,6 +77,14 @@ def held_bytes(reads: ShardReads) -> int:
     return sum(buffers.values())
 
 
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    """A store with a shard in it."""
+    async with over_memory() as op:
+        await op.write("shard", DATA)
+        yield Store(op)
+
+
 class TestShards:
     async def test_the_tail_brings_a_small_shard_whole(self) -> None:
         """Its index and all of its chunks: one request."""
@@ -89,13 +98,10 @@ class TestShards:
                 )
             assert ranges_read(store) == [("shard", 0, None, 64 * KIB)]
 
-    async def test_an_index_at_the_beginning_brings_what_follows_it(self) -> None:
-        async with over_memory() as op:
-            await op.write("shard", DATA)
-            store = Store(op)
-            assert await value(store, "shard", RangeByteRequest(0, KIB)) == DATA[:KIB]
-            assert await value(store, "shard", RangeByteRequest(KIB, 60 * KIB)) == DATA[KIB : 60 * KIB]
-            assert ranges_read(store) == [("shard", 0, 64 * KIB, None)]
+    async def test_an_index_at_the_beginning_brings_what_follows_it(self, store: Store) -> None:
+        assert await value(store, "shard", RangeByteRequest(0, KIB)) == DATA[:KIB]
+        assert await value(store, "shard", RangeByteRequest(KIB, 60 * KIB)) == DATA[KIB : 60 * KIB]
+        assert ranges_read(store) == [("shard", 0, 64 * KIB, None)]
 
     @pytest.mark.parametrize("index", [INDEX, RangeByteRequest(0, KIB)], ids=["last", "first"])
     async def test_what_zarr_got_is_reported(self, index: ByteRequest) -> None:
@@ -133,27 +139,21 @@ class TestShards:
                 await value(Store(op), "shard", INDEX)
             assert [event.facts["tier"] for event in seen] == ["memory"]
 
-    async def test_one_chunk_is_fetched_alone(self) -> None:
+    async def test_one_chunk_is_fetched_alone(self, store: Store) -> None:
         """No byte beside it, since it may be the only one."""
-        async with over_memory() as op:
-            await op.write("shard", DATA)
-            store = Store(op)
-            await value(store, "shard", INDEX)
-            assert await value(store, "shard", RangeByteRequest(5, 1005)) == DATA[5:1005]
-            assert ranges_read(store)[1:] == [("shard", 5, 1000, None)]
+        await value(store, "shard", INDEX)
+        assert await value(store, "shard", RangeByteRequest(5, 1005)) == DATA[5:1005]
+        assert ranges_read(store)[1:] == [("shard", 5, 1000, None)]
 
     @pytest.mark.parametrize("seed", range(5))
-    async def test_many_chunks_share_requests(self, seed: int) -> None:
+    async def test_many_chunks_share_requests(self, store: Store, seed: int) -> None:
         """In any order: far fewer requests than chunks, and the right bytes."""
-        async with over_memory() as op:
-            await op.write("shard", DATA)
-            store = Store(op)
-            await value(store, "shard", INDEX)
-            starts = list(range(0, 960 * KIB, 8 * KIB))
-            random.Random(seed).shuffle(starts)
-            for start in starts:
-                assert await value(store, "shard", RangeByteRequest(start, start + 8 * KIB)) == DATA[start:][: 8 * KIB]
-            assert len(ranges_read(store)) <= len(starts) / 5
+        await value(store, "shard", INDEX)
+        starts = list(range(0, 960 * KIB, 8 * KIB))
+        random.Random(seed).shuffle(starts)
+        for start in starts:
+            assert await value(store, "shard", RangeByteRequest(start, start + 8 * KIB)) == DATA[start:][: 8 * KIB]
+        assert len(ranges_read(store)) <= len(starts) / 5
 
     @pytest.mark.parametrize("order", ["ascending", "shuffled", "every second"])
     async def test_a_shard_of_any_size_takes_little_memory(self, order: str) -> None:
@@ -208,15 +208,10 @@ class TestShards:
             gc.collect()
             assert budget.used_bytes == 0
 
-    async def test_a_chunk_is_read_again_after_it_was_dropped(self) -> None:
-        async with over_memory() as op:
-            await op.write("shard", DATA)
-            store = Store(op)
-            await value(store, "shard", INDEX)
-            for start in (100 * KIB, 140 * KIB, 100 * KIB, 120 * KIB, 90 * KIB, 0):
-                assert (
-                    await value(store, "shard", RangeByteRequest(start, start + 50 * KIB)) == DATA[start:][: 50 * KIB]
-                )
+    async def test_a_chunk_is_read_again_after_it_was_dropped(self, store: Store) -> None:
+        await value(store, "shard", INDEX)
+        for start in (100 * KIB, 140 * KIB, 100 * KIB, 120 * KIB, 90 * KIB, 0):
+            assert await value(store, "shard", RangeByteRequest(start, start + 50 * KIB)) == DATA[start:][: 50 * KIB]
 
     async def test_chunks_far_apart_move_few_bytes_beside_their_own(self) -> None:
         """What is fetched around them stays below what they have."""
@@ -260,17 +255,14 @@ class TestShards:
                 await asyncio.gather(*(asyncio.create_task(read(number)) for number in range(first, first + 4)))
             assert len(ranges_read(store)) == 200
 
-    async def test_a_shard_that_is_overwritten_is_never_mixed(self) -> None:
+    async def test_a_shard_that_is_overwritten_is_never_mixed(self, store: Store) -> None:
         """The chunks would be cut at the places of another index."""
-        async with over_memory() as op:
-            await op.write("shard", DATA)
-            store = Store(op)
-            await value(store, "shard", INDEX)
-            await op.write("shard", DATA[::-1])
-            with pytest.raises(ap.ObjectChanged):
-                await value(store, "shard", RangeByteRequest(0, 100))
-            assert await value(store, "shard", INDEX) == DATA[::-1][-KIB:]
-            assert await value(store, "shard", RangeByteRequest(0, 100)) == DATA[::-1][:100]
+        await value(store, "shard", INDEX)
+        await store.operator.write("shard", DATA[::-1])
+        with pytest.raises(ap.ObjectChanged):
+            await value(store, "shard", RangeByteRequest(0, 100))
+        assert await value(store, "shard", INDEX) == DATA[::-1][-KIB:]
+        assert await value(store, "shard", RangeByteRequest(0, 100)) == DATA[::-1][:100]
 
     async def test_what_the_task_writes_itself_is_read_again(self) -> None:
         async with over_memory() as op:
@@ -303,14 +295,11 @@ class TestShards:
             await later
             assert await value(store, "shard", RangeByteRequest(10, 20)) == DATA[15:25]
 
-    async def test_a_chunk_beyond_the_shard_is_an_error(self) -> None:
+    async def test_a_chunk_beyond_the_shard_is_an_error(self, store: Store) -> None:
         """An index that lies must not give the values of an empty chunk."""
-        async with over_memory() as op:
-            await op.write("shard", DATA)
-            store = Store(op)
-            await value(store, "shard", INDEX)
-            with pytest.raises(ap.UntrustedMetadata):
-                await value(store, "shard", RangeByteRequest(2 << 20, 3 << 20))
+        await value(store, "shard", INDEX)
+        with pytest.raises(ap.UntrustedMetadata):
+            await value(store, "shard", RangeByteRequest(2 << 20, 3 << 20))
 
     @pytest.mark.parametrize("occurrence", range(4))
     async def test_a_request_that_fails_fails_its_read_alone(self, occurrence: int) -> None:

@@ -14,6 +14,7 @@ from aioprefetch.lance.manifest import Directory, Manifest, manifest_range, pars
 from aioprefetch.lance.versions import manifest_paths, version_of
 from aioprefetch.values import Entry
 from tests.files.lance_files import damaged, dataset_objects, stored, without_listing
+from tests.profile import each_of
 from tests.unit.lance.protobuf import key, span, varint
 
 lance: Any = pytest.importorskip("lance")
@@ -129,7 +130,7 @@ def test_a_manifest_by_hand() -> None:
     assert (one.deletion_file.path, one.deletion_file.rows) == ("ds/_deletions/7-5-9.bin", 2)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("parts", "error", "message"),
     [
         ([number(9, 32)], Unsupported, "flags 0x20"),
@@ -157,7 +158,7 @@ def test_known_flags_are_fine() -> None:
     assert manifest(number(9, 1 | 2 | 16)).version == 1
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("data", "message"),
     [
         (b"", "0 bytes"),

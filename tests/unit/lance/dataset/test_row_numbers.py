@@ -15,7 +15,7 @@ from aioprefetch.lance.fragment_rows import ROW_ADDRESS, ROW_ID, RowIds, RowNumb
 from aioprefetch.lance.manifest import Fragment
 from aioprefetch.row_ranges import RowRanges
 from tests.files.lance_files import PATH, damaged, dataset_objects, stored, write_file
-from tests.profile import few_rows
+from tests.profile import each_of, few_rows
 from tests.unit.lance.protobuf import key, span, varint
 
 lance: Any = pytest.importorskip("lance")
@@ -56,7 +56,7 @@ def test_every_form_of_stable_ids() -> None:
         assert row_ids.at(np.array(places, np.int64)).tolist() == [expected[place] for place in places]
 
 
-@pytest.mark.parametrize(
+@each_of(
     "segment",
     [
         b"",

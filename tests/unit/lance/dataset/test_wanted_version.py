@@ -20,6 +20,7 @@ from aioprefetch.errors import (
 from aioprefetch.lance.versions import manifest_paths
 from aioprefetch.operator.operator import Operator
 from tests.files.lance_files import dataset_objects, stored, without_listing, write_file
+from tests.profile import each_of
 
 lance: Any = pytest.importorskip("lance")
 
@@ -149,7 +150,7 @@ async def test_without_a_listing(life: Path) -> None:
             await ap_lance.read_table(blind, "ds", version=datetime.now(UTC))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("options", "error", "message"),
     [
         ({"version": 1, "tag": "first"}, ConfigInvalid, "exclude"),

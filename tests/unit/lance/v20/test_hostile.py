@@ -19,7 +19,7 @@ from aioprefetch.lance.physical.protocols import PageRows
 from aioprefetch.row_ranges import RowRanges
 from tests.files.lance_v20_columns import FAMILIES, table_of
 from tests.files.lance_v20_pages import random_ranges, read_rows, write_file
-from tests.profile import chosen
+from tests.profile import chosen, each_of
 
 ROWS = 240
 MUTATED = [
@@ -65,7 +65,7 @@ async def test_mutated_files_end_in_a_response_or_a_typed_error(tmp_path: Path, 
     assert errors
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("kind", "encoding"),
     [
         (pa.int32(), FLAT64),
@@ -105,7 +105,7 @@ def test_encodings_that_contradict_type_or_buffers_are_refused(kind: pa.DataType
         page_scheduler(kind, encoding, BUFFERS, 100 if "2147483647" not in str(kind) else 1 << 40)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("kind", "encoding"),
     [
         (pa.int8(), enc.Flat(8, enc.BufferRef(0), "brotli")),
@@ -123,21 +123,19 @@ def test_encodings_that_2_0_does_not_use_are_named(kind: pa.DataType, encoding: 
     assert len(str(caught.value)) > 40
 
 
-@pytest.mark.parametrize(
-    ("number", "name"), [(10, "Bitpacked"), (11, "FixedSizeBinary"), (12, "BitpackedForNonNeg"), (13, "Constant")]
-)
+@each_of(("number", "name"), [(10, "Bitpacked"), (11, "FixedSizeBinary"), (12, "BitpackedForNonNeg"), (13, "Constant")])
 def test_encodings_of_later_versions_are_refused_by_name(number: int, name: str) -> None:
     with pytest.raises(ap.errors.Unsupported, match=name):
         enc.parse_encoding(bytes([number << 3 | 2, 2, 8, 1]))
 
 
-@pytest.mark.parametrize("data", [b"", b"\x0a", b"\x0a\x02\x08", b"\x12\x00", b"\x0a\x00\x2a\x00", b"\x22\x02\x10\x01"])
+@each_of("data", [b"", b"\x0a", b"\x0a\x02\x08", b"\x12\x00", b"\x0a\x00\x2a\x00", b"\x22\x02\x10\x01"])
 def test_bytes_that_are_not_an_encoding_are_refused(data: bytes) -> None:
     with pytest.raises(ap.errors.UntrustedMetadata):
         enc.parse_encoding(data)
 
 
-@pytest.mark.parametrize("data", [b"\xa2\x01\x00", b"\x0a\x02\x20\x01", b"\x1a\x04\x12\x00\x18\x01"])
+@each_of("data", [b"\xa2\x01\x00", b"\x0a\x02\x20\x01", b"\x1a\x04\x12\x00\x18\x01"])
 def test_members_that_are_not_known_are_refused(data: bytes) -> None:
     with pytest.raises((ap.errors.Unsupported, ap.errors.UntrustedMetadata)):
         enc.parse_encoding(data)
@@ -170,7 +168,7 @@ def test_lists_of_too_many_items_are_refused(items: int) -> None:
         list_scheduler(FLAT64, BUFFERS, 10)
 
 
-@pytest.mark.parametrize("pair", [(0, 1 << 63), (1 << 63, 0), ((1 << 64) - 1, 2), (900, 101), (1001, 0)])
+@each_of("pair", [(0, 1 << 63), (1 << 63, 0), ((1 << 64) - 1, 2), (900, 101), (1001, 0)])
 def test_blobs_outside_the_file_are_refused(pair: tuple[int, int]) -> None:
     encoding = enc.PackedStruct((FLAT64, FLAT64), enc.BufferRef(0))
     scheduler = blob_scheduler(pa.large_binary(), encoding, BUFFERS, 1, 1000)
@@ -224,7 +222,7 @@ def test_compressed_buffers_are_decompressed() -> None:
         assert len(decompress(scheme, memoryview(b""))) == 0
 
 
-@pytest.mark.parametrize(
+@each_of(
     "make",
     [
         lambda frame, size: ("zstd", struct.pack("<Q", size + 1) + frame),
@@ -246,7 +244,7 @@ def test_compressed_buffers_that_lie_are_refused(make: Callable[[bytes, int], tu
         decompress(scheme, memoryview(data))
 
 
-@pytest.mark.parametrize(("scheme", "size"), [("zstd", 1 << 60), ("zstd", 1 << 25), ("lz4", (1 << 32) - 1)])
+@each_of(("scheme", "size"), [("zstd", 1 << 60), ("zstd", 1 << 25), ("lz4", (1 << 32) - 1)])
 def test_a_size_that_the_bytes_cannot_hold_is_not_believed(scheme: str, size: int) -> None:
     data = size.to_bytes(4 if scheme == "lz4" else 8, "little") + _zstd(b"x")[:30]
     with pytest.raises(ap.errors.UntrustedMetadata, match="cannot hold"):

@@ -17,6 +17,7 @@ from aioprefetch.lance.structural.layouts import (
     Variable,
     parse_layout,
 )
+from tests.profile import each_of
 
 
 def number(field: int, value: int) -> bytes:
@@ -74,7 +75,7 @@ def test_full_zip_and_constant() -> None:
     assert layout == Constant((RepDefLayer.ALL_VALID_ITEM,), b"abcd", None, None, 0, 0)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("message", "word"),
     [
         (mini_block(INLINE, new=number(11, 1)), "MiniBlockLayout has a field 11"),
@@ -103,7 +104,7 @@ def test_other_encodings_are_named() -> None:
         parse_layout(b"", "/lance.encodings23.PlanarLayout")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("message", "word"),
     [
         (b"", "one alternative"),

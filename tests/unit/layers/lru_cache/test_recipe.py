@@ -8,6 +8,7 @@ import pytest
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.layers.lru_cache import LruCacheLayer
+from tests.profile import each_of
 
 
 class Recipe:
@@ -17,7 +18,7 @@ class Recipe:
         raise NotImplementedError
 
 
-@pytest.mark.parametrize(
+@each_of(
     "options",
     [
         {"cache": None},

@@ -18,6 +18,7 @@ from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Metadata, ReadRequest, StatRequest
+from tests.profile import each_of
 
 ODD_KEYS = [
     "a b",
@@ -157,7 +158,7 @@ async def test_a_replaced_file_does_not_match_its_old_etag(accessor: Accessor, r
         await read(accessor, "k", if_match=etag)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("code", "kind", "status"),
     [
         ("ENOENT", errors.NotFound, "permanent"),
@@ -203,7 +204,7 @@ async def test_no_descriptor_left_is_temporary(accessor: Accessor, root: Path, m
     assert caught.value.is_temporary
 
 
-@pytest.mark.parametrize("root", ["relative", "./x", "~", "", "a\0b", "/a/../b", b"/bytes", None, 3])
+@each_of("root", ["relative", "./x", "~", "", "a\0b", "/a/../b", b"/bytes", None, 3])
 def test_an_invalid_root(root: object) -> None:
     with pytest.raises(errors.ConfigInvalid, match="root must"):
         Fs(root)  # type: ignore[arg-type]

@@ -16,12 +16,13 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import DeleteRequest, ListRequest, PresignRequest, WriteRequest
+from tests.profile import each_of
 from tests.unit.services.http.reading import DATA, Servers, accessor_for, read
 
 CANARY = "canary-9f3a"
 
 
-@pytest.mark.parametrize(
+@each_of(
     "options",
     [
         {"headers": ["a"]},
@@ -53,7 +54,7 @@ def test_options_that_cannot_work(options: dict[str, Any]) -> None:
         Http("https://host/", **options)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("url", "options"),
     [
         ("https://host/", {"headers": {"X-Api-Key": f"{CANARY}\n"}}),
@@ -84,7 +85,7 @@ SECRETIVE = [
 ]
 
 
-@pytest.mark.parametrize("recipe", SECRETIVE)
+@each_of("recipe", SECRETIVE)
 def test_no_secret_in_repr_info_or_pickle(recipe: Http) -> None:
     pickled = pickle.dumps(recipe)
     for text in (repr(recipe), str(recipe), repr(recipe.info), recipe.info.url, repr(pickled)):

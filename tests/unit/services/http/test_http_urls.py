@@ -11,11 +11,12 @@ from aioprefetch.credentials import Secret
 from aioprefetch.services.http.options import encoded_key, parse_base_url, redirect_target
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.transport.origin import Origin, is_link_local_or_metadata
+from tests.profile import each_of
 
 BASE = Origin("https", "a.example", 443)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "origin", "path", "query"),
     [
         ("https://host", "https://host", "", ""),
@@ -32,7 +33,7 @@ def test_bases(text: str, origin: str, path: str, query: str) -> None:
     assert (str(base.origin), base.path, base.query) == (origin, path, Secret.of(query))
 
 
-@pytest.mark.parametrize(
+@each_of(
     "text",
     [
         "",
@@ -80,7 +81,7 @@ def test_every_key_survives_its_encoding(key: str) -> None:
     assert encoded.isascii()
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("location", "url"),
     [
         ("https://b.example/x?sig=1", "https://b.example/x?sig=1"),
@@ -99,7 +100,7 @@ def test_targets(location: str, url: str) -> None:
     assert found.startswith(str(origin))
 
 
-@pytest.mark.parametrize(
+@each_of(
     "location",
     [
         None,
@@ -135,7 +136,7 @@ def test_a_link_local_base_may_redirect_to_itself() -> None:
         redirect_target("http://169.254.1.1/k", "http://169.254.169.254/", base)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("host", "expected"),
     [("169.254.0.1", True), ("fe80::1", True), ("127.0.0.1", False), ("10.0.0.1", False), ("host", False)],
 )

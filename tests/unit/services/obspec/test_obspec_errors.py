@@ -16,6 +16,7 @@ from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.services.obspec.errors import BY_CLASS, BY_CODE, BY_FAILURE, BY_STATUS, Explainer
 from aioprefetch.values import CopyRequest, ListRequest, ReadRequest, Request, StatRequest, WriteRequest
 from tests.probes.error_walk import everything, raised_by
+from tests.profile import each_of
 from tests.unit.services.obspec.plain import GetOnly
 from tests.unit.services.obspec.stores import SECRET, response, s3_store, serving
 
@@ -28,7 +29,7 @@ def explained(error: Exception, request: Request = READ, secrets: tuple[str, ...
     return Explainer(lambda: secrets).explain(error, request)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("error", "request_", "kind", "status"),
     [
         (FileNotFoundError("k"), READ, errors.NotFound, "permanent"),
@@ -96,7 +97,7 @@ def test_the_word_for_it(error: Exception, request_: Request, kind: type[Error],
     assert type(pickle.loads(pickle.dumps(made))) is kind
 
 
-@pytest.mark.parametrize("status", BY_STATUS)
+@each_of("status", BY_STATUS)
 def test_every_status_of_the_table(status: int) -> None:
     """In the words of obstore."""
     made = explained(Generic(f"Server returned non-2xx status code: {status} Words: "))
@@ -104,7 +105,7 @@ def test_every_status_of_the_table(status: int) -> None:
     assert made.context["http_status"] == status
 
 
-@pytest.mark.parametrize("failure", BY_FAILURE)
+@each_of("failure", BY_FAILURE)
 def test_every_failure_of_the_table_is_temporary(failure: str) -> None:
     """No response, or a body that broke off: it may work the next time."""
     made = explained(Generic(f"HTTP error\n\nDebug source:\n HttpError {{\n    kind: {failure},"))
@@ -143,7 +144,7 @@ def test_messages_are_short_and_hold_no_secret() -> None:
     assert explained(Generic("harmless")).__cause__ is not None
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("status", "kind"),
     [
         ("500 x", errors.Unavailable),
@@ -169,7 +170,7 @@ async def test_what_obstore_makes_of_a_response(status: str, kind: type[Error]) 
     assert caught.value.is_temporary == kind("").is_temporary
 
 
-@pytest.mark.parametrize("status", ["400 x", "403 x", "404 x", "418 x", "500 x", "503 x", "301 x", "garbage", ""])
+@each_of("status", ["400 x", "403 x", "404 x", "418 x", "500 x", "503 x", "301 x", "garbage", ""])
 async def test_no_secret_hangs_on_any_error(status: str) -> None:
     """From a store that repeats the request with its key, by each operation: not on causes, contexts or frames."""
 

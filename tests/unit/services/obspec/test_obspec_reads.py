@@ -20,6 +20,7 @@ from aioprefetch.errors import (
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.values import Capability, ReadRequest
+from tests.profile import each_of
 from tests.unit.services.obspec.plain import GetOnly, Result
 
 
@@ -77,7 +78,7 @@ def bounded(*bounds: Any) -> Callable[[Result], None]:
     return falsify
 
 
-@pytest.mark.parametrize(
+@each_of(
     "lie",
     [
         bounded(4, 8),

@@ -21,6 +21,7 @@ from aioprefetch.layers import RetryLayer
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
 from tests.probes.programs import completed
+from tests.profile import each_of
 from tests.repository.doc_pages import code, rows_under
 from tests.repository.source_tree import ROOT
 from tests.unit.services.obspec.plain import GetOnly
@@ -70,7 +71,7 @@ def test_it_is_one_of_the_services() -> None:
     assert "ObspecStore" in services.__all__
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("store", "options"),
     [
         (object(), {}),

@@ -1,5 +1,7 @@
 """A bucket in the words of a test: short calls instead of requests."""
 
+import base64
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -21,6 +23,26 @@ from aioprefetch.values import (
     StatRequest,
     WriteRequest,
 )
+from tests.stores.raw_server import RawServer
+
+# Secrets that no text may hold, and the forms in which a customer's key travels.
+CANARIES: dict[str, Any] = {
+    "access_key_id": "canary-access-key-id",
+    "secret_access_key": "canary/secret+access=key",
+    "session_token": "canary/session+token==",
+    "sse_customer_key": b"canary-sse-c-key-of-32-bytes!!!!",
+}
+KEY_BASE64 = base64.b64encode(CANARIES["sse_customer_key"]).decode()
+KEY_MD5 = base64.b64encode(hashlib.md5(CANARIES["sse_customer_key"], usedforsecurity=False).digest()).decode()
+
+
+class Address:
+    """What ``open_store`` wants to know of a server."""
+
+    access_key_id = secret_access_key = "testing"
+
+    def __init__(self, server: RawServer) -> None:
+        self.endpoint_url = str(server.origin)
 
 
 @dataclass(frozen=True, slots=True)

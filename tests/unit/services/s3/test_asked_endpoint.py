@@ -88,8 +88,8 @@ class Sent(Exception):
     """Botocore would send a request."""
 
 
-def by_botocore(options: dict[str, Any], method: str, **parameters: Any) -> Any:
-    """The request that botocore would send."""
+def by_botocore(options: dict[str, Any], calls: dict[str, dict[str, Any]]) -> list[Any]:
+    """The requests that botocore would send for calls of one client."""
     sent: list[Any] = []
 
     def stop(request: Any, **_: Any) -> None:
@@ -108,10 +108,11 @@ def by_botocore(options: dict[str, Any], method: str, **parameters: Any) -> Any:
         config=Config(s3=None if style is None else {"addressing_style": style}),
     )
     client.meta.events.register_first("before-send.s3", stop)
-    with pytest.raises(Sent):
-        getattr(client, method)(Bucket=options["bucket"], **parameters)
+    for method, parameters in calls.items():
+        with pytest.raises(Sent):
+            getattr(client, method)(Bucket=options["bucket"], **parameters)
     client.close()
-    return sent[0]
+    return sent
 
 
 @pytest.mark.parametrize("name", few(TARGETS, lambda n, _: n % 5 == 1))  # A client of botocore takes its time.
@@ -134,8 +135,7 @@ def test_targets_are_those_of_botocore(name: str, monkeypatch: pytest.MonkeyPatc
         "list_objects_v2": {"Prefix": "a b/"},
         "create_multipart_upload": {"Key": key},
     }
-    for method, parameters in calls.items():
-        theirs = by_botocore(options, method, **parameters)
+    for parameters, theirs in zip(calls.values(), by_botocore(options, calls), strict=True):
         parts = urlsplit(theirs.url)
         path = endpoint.root + encoded_path(key) if "Key" in parameters else endpoint.bucket_path
         assert f"{endpoint.origin}{path}" == theirs.url.partition("?")[0]

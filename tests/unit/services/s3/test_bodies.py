@@ -13,8 +13,9 @@ from aioprefetch.services.s3.responses import BODY_TAGS_MAX, has_document_type, 
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, WriteRequest
+from tests.profile import each_of
 from tests.stores.raw_server import Peer, RawServer
-from tests.unit.services.s3.stores import Store
+from tests.unit.services.s3.stores import Address, Store
 
 OBJECTS = {"bucket/k": b"the object"}
 PAGE = b"<ListBucketResult><Name>b</Name><KeyCount>0</KeyCount><Comment>%s</Comment></ListBucketResult>"
@@ -60,15 +61,6 @@ async def test_a_response_of_700_mib_is_given_up_at_8(store: Callable[..., Store
             await CALLS[call](store(Address(server), part_bytes=5 << 20))
     assert caught.value.status == "permanent"  # Each attempt would cost as much.
     assert sent < 2 * BODY_BYTES_MAX + (16 << 20)  # What lies in the buffers of both sockets.
-
-
-class Address:
-    """What ``open_store`` wants to know of a server."""
-
-    access_key_id = secret_access_key = "testing"
-
-    def __init__(self, server: RawServer) -> None:
-        self.endpoint_url = str(server.origin)
 
 
 async def test_a_long_page_is_read(store: Callable[..., Store]) -> None:
@@ -149,7 +141,7 @@ def test_a_document_type_is_seen_in_any_encoding(encoding: str) -> None:
     assert time.thread_time() - before < STEP_SECONDS_MAX
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("body", "declared"),
     [
         (b"<!DOCTYPE html><html/>", True),
@@ -171,7 +163,7 @@ def test_what_is_a_document_type(body: bytes, declared: bool) -> None:
     assert has_document_type(body) == declared
 
 
-@pytest.mark.parametrize("name", ["no-such", "utf-7", "idna", "rot13", "cp037"])
+@each_of("name", ["no-such", "utf-7", "idna", "rot13", "cp037"])
 def test_an_error_in_an_unknown_encoding_says_nothing(name: str) -> None:
     """It is a response with a status and no more, and no failure of ours."""
     assert parse_error(f'<?xml version="1.0" encoding="{name}"?><Error><Code>c</Code></Error>'.encode()) == {}

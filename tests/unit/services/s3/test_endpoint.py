@@ -18,6 +18,7 @@ from aioprefetch.services.s3.endpoint import endpoint_of, why_asked
 from aioprefetch.services.s3.signed_targets import configuration_of
 from aioprefetch.services.s3.sigv4 import encoded_path
 from aioprefetch.transport.origin import Origin
+from tests.profile import each_of
 
 KEYS: dict[str, Any] = {"access_key_id": "id", "secret_access_key": "key"}
 BUCKETS = ["plain", "with-dash", "a.b", "a_b", "1a2", "x" * 63, "bkt-s3alias"]
@@ -82,7 +83,7 @@ SPECIAL = "a directory bucket, or an access point"
 ARN = "arn:aws:s3:us-west-2:123456789012:accesspoint/ap"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("facts", "why"),
     [
         ({}, ""),
@@ -174,7 +175,7 @@ def test_settings_for_other_signatures_are_refused_by_their_names(name: str, mon
         configuration_of(service)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("entry", "value"),
     [
         ("s3.payload_signing_enabled", "true"),

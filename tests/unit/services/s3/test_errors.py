@@ -1,7 +1,5 @@
 """The table: what the store and the network say, and what becomes of it. No secret gets through."""
 
-import base64
-import hashlib
 import logging
 import pickle
 import time
@@ -21,7 +19,7 @@ from aioprefetch.services.s3.errors import BY_CLASS, BY_CODE, BY_STATUS, ErrorRe
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadRequest, StatRequest, WriteRequest
-from tests.unit.services.s3.stores import Store
+from tests.unit.services.s3.stores import CANARIES, KEY_BASE64, KEY_MD5, Store
 
 OBJECTS = {"bucket/k": b"the object"}
 KEYS: dict[str, Any] = {"access_key_id": "testing", "secret_access_key": "testing"}
@@ -199,16 +197,6 @@ async def test_tls_is_a_matter_of_configuration(s3_server: Any, store: Callable[
     with pytest.raises(errors.ConfigInvalid, match="check scheme and port") as caught:
         await store(Encrypted()).get("k")
     assert not caught.value.is_temporary
-
-
-CANARIES: dict[str, Any] = {
-    "access_key_id": "canary-access-key-id",
-    "secret_access_key": "canary/secret+access=key",
-    "session_token": "canary/session+token==",
-    "sse_customer_key": b"canary-sse-c-key-of-32-bytes!!!!",
-}
-KEY_BASE64 = base64.b64encode(CANARIES["sse_customer_key"]).decode()
-KEY_MD5 = base64.b64encode(hashlib.md5(CANARIES["sse_customer_key"], usedforsecurity=False).digest()).decode()
 
 
 def leaks(text: str) -> bool:

@@ -18,7 +18,7 @@ from tests.stores.key_server import Asked, Bent, KeyServer, Said
 
 MIB = 1 << 20
 DATA = bytes(range(256)) * (8 * MIB // 256)
-NEW = bytes(reversed(DATA))
+NEW = DATA[::-1]
 # In small pieces, so that a read takes many requests, and nothing is repeated.
 PIECES = {"block_bytes": MIB, "attempts_max": 1, "concurrency": 4}
 SHARED = "d41d8cd98f00b204e9800998ecf8427e"

@@ -71,10 +71,9 @@ CREDENTIALS = "[default]\naws_access_key_id = A\naws_secret_access_key = B\n[wor
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+def compiled() -> Mapping[str, str]:
     """An environment in which the modules are compiled, as a package is when it has been installed."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    variables["PYTHONPYCACHEPREFIX"] = str(tmp_path_factory.mktemp("compiled"))
     load = "import aioprefetch.testing.fault_server, tests.probes.loop_lag, aioprefetch.services.s3.accessor"
     subprocess.run([sys.executable, "-c", load], env=variables, check=True)
     return {name: value for name, value in variables.items() if not name.startswith("AWS_")}

@@ -23,7 +23,7 @@ from aioprefetch.services.s3.key_source import LOOK_SECONDS
 from aioprefetch.testing import FaultServer
 from aioprefetch.testing.faults import Fault, ReceivedRequest, Rule
 from aioprefetch.values import ReadRequest
-from tests.profile import chosen
+from tests.profile import chosen, each_of
 from tests.reliability.scripted import NO_PAUSES
 from tests.unit.services.s3.stores import signed_by
 
@@ -91,7 +91,7 @@ GIVEN: dict[str, tuple[Callable[[], Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", GIVEN)
+@each_of("name", GIVEN)
 async def test_keys_of_every_form_sign(name: str) -> None:
     """With their token, in the region of the session."""
     make, key_id, region = GIVEN[name]
@@ -110,7 +110,7 @@ async def test_a_region_of_its_own_comes_first() -> None:
     assert ap.Operator.from_uri("s3://bucket", region="eu-north-1", credentials=session).info.region == "eu-north-1"
 
 
-@pytest.mark.parametrize("given", ["AKIA-TEXT", b"bytes", 5, {"access_key_id": "a"}, ("a", "b"), dict, object()])
+@each_of("given", ["AKIA-TEXT", b"bytes", 5, {"access_key_id": "a"}, ("a", "b"), dict, object()])
 def test_anything_else_is_refused_and_not_shown(given: Any) -> None:
     with pytest.raises(ap.ConfigInvalid, match="must be a session") as caught:
         ap.Operator.from_uri("s3://bucket", credentials=given)

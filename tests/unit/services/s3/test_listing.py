@@ -17,6 +17,7 @@ from aioprefetch.accessor.http_headers import unquote_etag
 from aioprefetch.errors import ProtocolError
 from aioprefetch.services.s3.responses import list_page_of, parse_list_page
 from aioprefetch.values import ListRequest
+from tests.profile import each_of
 from tests.stores.key_server import Asked, Bent, KeyServer, Said
 from tests.unit.services.s3.stores import Store
 
@@ -85,7 +86,7 @@ def test_an_empty_page_may_have_a_successor() -> None:
     assert page_of({"IsTruncated": True, "NextContinuationToken": "t"}).next_token == "t"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("reply", "said"),
     [
         ({"Contents": [{"Key": "other/k", "Size": 1}]}, "holds 'other/k'"),
@@ -118,7 +119,7 @@ async def test_a_page_may_have_more_entries_than_were_asked_for() -> None:
         assert [entry.path async for entry in op.list("")] == [*keys, "p/"]
 
 
-@pytest.mark.parametrize("total", [3, 1000, 1001, 3000, 4500])
+@each_of("total", [3, 1000, 1001, 3000, 4500])
 async def test_all_is_deleted_where_tokens_are_offsets(total: int) -> None:
     """What is deleted moves the rest forward, past the next page: there is another look."""
 

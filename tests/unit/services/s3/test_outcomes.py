@@ -13,6 +13,7 @@ from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, Protocol
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Capability, CopyPartRequest, CopyRequest, WriteRequest
+from tests.profile import each_of
 from tests.stores.key_server import HOLLOW, PART, Asked, Bent, KeyServer, Said, error
 
 DATA = b"x" * PART + b"end"
@@ -27,9 +28,9 @@ def data_of(verb: str) -> bytes:
 
 
 @checks("reliability:W04")
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("condition", ["if_not_exists", "if_match"])
-@pytest.mark.parametrize("deed", [False, True])
+@each_of("verb", VERBS)
+@each_of("condition", ["if_not_exists", "if_match"])
+@each_of("deed", [False, True])
 async def test_it_is_done_once_whatever_the_response_was(verb: str, condition: str, deed: bool) -> None:
     """Our bytes are there: success; they are not: it is sent again."""
     async with KeyServer() as server, server.operator() as op:
@@ -327,8 +328,8 @@ async def in_parts(op: Operator) -> None:
     await accessor.copy_part(CopyPartRequest(path="k", upload_id=upload, number=1, source="a", start=0, end=3))
 
 
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("condition", ["none", "if_not_exists", "if_match"])
+@each_of("verb", VERBS)
+@each_of("condition", ["none", "if_not_exists", "if_match"])
 async def test_a_conflict_without_end_says_that_nothing_was_written(verb: str, condition: str) -> None:
     """``AlreadyExists`` would tell a lock that another holds it."""
     bent = Bent(verb, error(409, "ConditionalRequestConflict"), times=99)

@@ -14,6 +14,7 @@ from aioprefetch import Operator
 from aioprefetch.errors import InvalidArgument, NotFound, Unsupported
 from aioprefetch.services.s3 import S3
 from aioprefetch.values import PresignRequest
+from tests.profile import each_of
 from tests.stores.key_server import Bent, KeyServer, Said
 from tests.stores.rclone_server import RcloneS3Server
 from tests.unit.services.s3.stores import Store
@@ -77,8 +78,8 @@ async def test_headers_of_the_response(moto: Store) -> None:
     assert headers["content-type"].startswith("text/plain")
 
 
-@pytest.mark.parametrize("token", [None, "to/ken+="])
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
+@each_of("token", [None, "to/ken+="])
+@each_of("method", ["GET", "HEAD", "PUT", "DELETE"])
 async def test_urls_are_those_of_botocore(method: Method, token: str | None) -> None:
     """All of its parameters, with the same signature for the same second."""
     service = S3(bucket="bkt", endpoint_url="http://127.0.0.1:9", region="eu-west-3", session_token=token, **KEYS)
@@ -113,8 +114,8 @@ def parameters_of(url: str) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
 
 
-@pytest.mark.parametrize("method", ["PUT", "DELETE"])
-@pytest.mark.parametrize("name", ["content_type", "content_disposition", "cache_control"])
+@each_of("method", ["PUT", "DELETE"])
+@each_of("name", ["content_type", "content_disposition", "cache_control"])
 async def test_a_response_without_a_body_has_no_such_headers(method: Method, name: str) -> None:
     async with Operator(S3(bucket="bkt", endpoint_url="http://127.0.0.1:9", region="r", **KEYS)) as op:
         overrides: dict[str, Any] = {name: "x"}

@@ -14,13 +14,14 @@ from aioprefetch.errors import ConfigInvalid, MissingDependency
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing.conformance.suite import checks
+from tests.profile import each_of
 
 CANARY = "c4nary-with-@-and-/-in-it"
 KEYS: dict[str, Any] = {"access_key_id": "AKIA", "secret_access_key": CANARY}
 
 
 @checks("reliability:I11")
-@pytest.mark.parametrize(
+@each_of(
     ("options", "said"),
     [
         ({"bucket": ""}, "bucket must be the name"),
@@ -71,7 +72,7 @@ def test_refuses_options_that_cannot_work(options: dict[str, Any], said: str) ->
 
 
 @checks("reliability:I23", "reliability:K11")
-@pytest.mark.parametrize(
+@each_of(
     ("url", "said"),
     [
         ("", "must be a URL"),
@@ -103,7 +104,7 @@ def test_refuses_endpoints(url: str, said: str) -> None:
 
 
 @checks("reliability:K10")
-@pytest.mark.parametrize(
+@each_of(
     ("options", "allowed"),
     [
         ({"endpoint_url": "http://127.0.0.1:9000"}, True),

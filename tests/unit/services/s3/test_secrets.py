@@ -1,9 +1,7 @@
 """Where a secret may hide: in what hangs on an error, and in the lines that the libraries below us log."""
 
 import asyncio
-import base64
 import contextlib
-import hashlib
 import html
 import io
 import json
@@ -29,17 +27,9 @@ from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest
 from tests.probes.error_walk import everything, raised_by
 from tests.stores.raw_server import Peer, RawServer, eventually
-from tests.unit.services.s3.stores import Store, signed_by
+from tests.unit.services.s3.stores import CANARIES, KEY_BASE64, KEY_MD5, Address, Store, signed_by
 
 OBJECTS = {"bucket/k": b"the object"}
-CANARIES: dict[str, Any] = {
-    "access_key_id": "canary-access-key-id",
-    "secret_access_key": "canary/secret+access=key",
-    "session_token": "canary/session+token==",
-    "sse_customer_key": b"canary-sse-c-key-of-32-bytes!!!!",
-}
-KEY_BASE64 = base64.b64encode(CANARIES["sse_customer_key"]).decode()
-KEY_MD5 = base64.b64encode(hashlib.md5(CANARIES["sse_customer_key"], usedforsecurity=False).digest()).decode()
 
 
 def leaks(text: str) -> bool:
@@ -76,15 +66,6 @@ async def repeating(peer: Peer, how: Callable[[str], str]) -> None:
     while (request := await peer.request()) is not None:
         body = f"<Error><Code>InvalidRequest</Code><Message>{how(request.decode())}</Message></Error>".encode()
         await peer.send(b"HTTP/1.1 400 X\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
-
-
-class Address:
-    """What ``open_store`` wants to know of a server."""
-
-    access_key_id = secret_access_key = "testing"
-
-    def __init__(self, server: RawServer) -> None:
-        self.endpoint_url = str(server.origin)
 
 
 REPETITIONS: dict[str, Callable[[str], str]] = {

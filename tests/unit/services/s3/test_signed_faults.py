@@ -19,7 +19,7 @@ from aioprefetch.services.s3 import S3
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.faults import ReceivedRequest
-from tests.profile import chosen
+from tests.profile import chosen, each_of
 from tests.reliability.scripted import NO_PAUSES
 from tests.stores.gated_reader import in_case
 
@@ -79,8 +79,8 @@ async def check(operator: Operator, name: str) -> None:
     assert shown(await call(operator)) == expected
 
 
-@pytest.mark.parametrize("signing", ["header", "presigned"])
-@pytest.mark.parametrize("fault", FAULTS)
+@each_of("signing", ["header", "presigned"])
+@each_of("fault", FAULTS)
 async def test_the_nth_request_fails(fault: str, signing: str) -> None:
     """Whichever it is: the call succeeds at its second attempt, and no connection stays open for the first one."""
     names = list(CALLS)
@@ -96,7 +96,7 @@ async def test_the_nth_request_fails(fault: str, signing: str) -> None:
 
 
 @checks("reliability:W44")
-@pytest.mark.parametrize("name", CALLS)
+@each_of("name", CALLS)
 async def test_a_clock_that_stays_wrong_is_named(name: str) -> None:
     """After one more signature, or at once where a body would be sent again."""
     async with opened(Rule(fault=FAULTS["a clock"], times=None)) as (server, operator):
@@ -107,7 +107,7 @@ async def test_a_clock_that_stays_wrong_is_named(name: str) -> None:
         assert len(server.requests) == (1 if name in ("stat", "write") else 2)
 
 
-@pytest.mark.parametrize("name", CALLS)
+@each_of("name", CALLS)
 async def test_the_caller_gives_up_at_any_step(name: str) -> None:
     """Before the head, within a body that is sent or received: the next call has a slot and its own response."""
     call, _, _ = CALLS[name]
@@ -201,9 +201,9 @@ def of_a_clock(hours: int) -> Rule:
 
 
 @checks("reliability:W44")
-@pytest.mark.parametrize("signing", ["header", "presigned"])
-@pytest.mark.parametrize("hours", [-20, 2])
-@pytest.mark.parametrize("call", [name for name in CALLS if name != "stat"])
+@each_of("signing", ["header", "presigned"])
+@each_of("hours", [-20, 2])
+@each_of("call", [name for name in CALLS if name != "stat"])
 async def test_a_wrong_clock_is_corrected_by_that_of_the_store(call: str, hours: int, signing: str) -> None:
     """One refusal is enough for all later requests."""
     perform, result, expected = CALLS[call]
@@ -216,8 +216,8 @@ async def test_a_wrong_clock_is_corrected_by_that_of_the_store(call: str, hours:
         assert server.count() == 5
 
 
-@pytest.mark.parametrize("signing", ["header", "presigned"])
-@pytest.mark.parametrize("call", [name for name in CALLS if name != "stat"])
+@each_of("signing", ["header", "presigned"])
+@each_of("call", [name for name in CALLS if name != "stat"])
 async def test_requests_at_once_share_what_one_of_them_learns_of_the_clock(call: str, signing: str) -> None:
     """Each of them was signed by the wrong clock, and one of them is the first to learn of it."""
     perform, result, expected = CALLS[call]
@@ -256,7 +256,7 @@ async def test_a_refused_stat_does_not_change_the_clock() -> None:
         assert server.count() == 3
 
 
-@pytest.mark.parametrize(
+@each_of(
     "date",
     [
         "Thu, 01 Jan 2099 00:00:00 GMT",

@@ -11,6 +11,7 @@ from aioprefetch import Operator
 from aioprefetch.errors import ConditionNotMatch, Error, InvalidPath, PermissionDenied, ProtocolError, Unsupported
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import AbortUploadRequest, CopyPartRequest, CopyRequest, DeleteRequest, WriteRequest
+from tests.profile import each_of
 from tests.stores.faulty_bucket import PAGE
 from tests.stores.key_server import HOLLOW, PART, Bent, KeyServer, Said, error
 
@@ -62,7 +63,7 @@ VERBS: dict[str, Callable[[Operator], Awaitable[None]]] = {
 
 
 @checks("reliability:W01", "reliability:W02", "reliability:W03")
-@pytest.mark.parametrize("verb", VERBS)
+@each_of("verb", VERBS)
 async def test_a_success_without_its_result_is_an_error(verb: str) -> None:
     """It is tried again, as a read is, and ends as an error."""
     async with KeyServer({"a": b"one"}) as server, server.operator() as op:
@@ -79,7 +80,7 @@ async def test_a_success_without_its_result_is_an_error(verb: str) -> None:
 
 
 @checks("reliability:W01")
-@pytest.mark.parametrize("verb", VERBS)
+@each_of("verb", VERBS)
 async def test_after_one_success_without_a_result_the_next_attempt_counts(verb: str) -> None:
     """Whether it was done or not. Some stores answer a deletion with nothing."""
     expected = {"put": b"x", "begin": DATA, "part": DATA, "complete": DATA, "copy": b"one"}

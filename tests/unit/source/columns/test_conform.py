@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.source.columns.schemas import Conformer
+from tests.profile import each_of
 
 UTC = dt.UTC
 INSTANT = pa.timestamp("us", "UTC")
@@ -216,7 +217,7 @@ def test_decimals_become_the_nearest_doubles_and_again_what_they_were(digits: in
     assert one(pa.array(found), kind) == [value]
 
 
-@pytest.mark.parametrize(
+@each_of(
     "text",
     ["123456789012345678901234567890", "1" * 80, "6e76", "1532495540865888858358347027150309183618739122183602176e76"],
 )
@@ -225,7 +226,7 @@ def test_texts_that_wrap_in_any_number_of_bits_are_refused(text: str) -> None:
         one(pa.array(["1.5", text]), pa.decimal128(38, 18))
 
 
-@pytest.mark.parametrize("text", ["0" * 90 + "2.5", "2.5" + "0" * 90, "250e-2", "0.25e1", "+2.5"])
+@each_of("text", ["0" * 90 + "2.5", "2.5" + "0" * 90, "250e-2", "0.25e1", "+2.5"])
 def test_decimals_may_be_written_at_length(text: str) -> None:
     assert one(pa.array(["-1", None, text, "0e99"]), pa.decimal128(10, 2)) == [-1, None, decimal.Decimal("2.5"), 0]
 
@@ -345,8 +346,8 @@ def test_lists_of_fixed_length_and_nulls_within() -> None:
         one(array, pa.list_(pa.field("element", pa.int64(), nullable=False)))
 
 
-@pytest.mark.parametrize("start", [0, 1])
-@pytest.mark.parametrize("rows", [[None], [None, {"a": None}], [None, {"a": "x"}, None], [{"a": None}, None]])
+@each_of("start", [0, 1])
+@each_of("rows", [[None], [None, {"a": None}], [None, {"a": "x"}, None], [{"a": None}, None]])
 def test_a_dictionary_below_a_struct_that_is_null(rows: list[Any], start: int) -> None:
     array = pa.array(rows, pa.struct([("a", pa.dictionary(pa.int8(), pa.string()))]))
     assert one(array[start:], pa.struct([("a", pa.string())])) == rows[start:]

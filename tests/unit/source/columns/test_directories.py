@@ -13,6 +13,7 @@ from aioprefetch.source.columns.directories import (
     directory_value,
     with_directory_fields,
 )
+from tests.profile import each_of
 
 
 def columns_of(*keys: str) -> DirectoryColumns:
@@ -31,7 +32,7 @@ def test_the_innermost_run_of_names_counts() -> None:
     assert directories_of("=1/k=/p=2") == directories_of("plain/p") == ()
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("texts", "kind"),
     [
         (["1", "-20", "007"], pa.int64()),
@@ -53,7 +54,7 @@ def test_types_are_the_narrowest_that_hold_all(texts: list[str | None], kind: pa
     assert columns_of(*keys).fields() == [pa.field("k", kind)]
 
 
-@pytest.mark.parametrize("other", ["k=1/h=2/b", "j=2/b", "h=1/k=2/b"])
+@each_of("other", ["k=1/h=2/b", "j=2/b", "h=1/k=2/b"])
 def test_directories_of_different_names_are_refused_with_two_of_the_paths(other: str) -> None:
     with pytest.raises(UntrustedMetadata, match=rf"'k=1/a' has the columns k, and '{other}' has .*give the schema"):
         columns_of("k=1/a", "k=2/a", other)

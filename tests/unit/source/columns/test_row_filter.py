@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import InvalidArgument
 from aioprefetch.source.columns.row_filter import RowFilter
+from tests.profile import each_of
 
 NAN = math.nan
 COMPARISONS = {"=": op.eq, "!=": op.ne, "<": op.lt, "<=": op.le, ">": op.gt, ">=": op.ge}
@@ -57,13 +58,13 @@ def test_not_in_drops_nulls_as_sql_does() -> None:
     assert rows(("s", "not in", [])) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("clause", [("s", "=", None), ("s", "in", ["x", None]), ("i", "not in", [None])])
+@each_of("clause", [("s", "=", None), ("s", "in", ["x", None]), ("i", "not in", [None])])
 def test_null_is_no_value_to_compare_with(clause: tuple[str, str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=r"is compared with null.*where\(\)"):
         rows(clause)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("column", "value"),
     [
         ("s", 3),

@@ -18,6 +18,7 @@ from aioprefetch.source.options import FormatOptions
 from aioprefetch.source.values import FetchItem
 from aioprefetch.testing.conformance.suite import checks
 from tests.files.packed_files import PACKERS, SUFFIXES, zstd
+from tests.profile import each_of
 from tests.unit.source.formats.written_files import new_operator, put, read
 
 TEXT = pa.schema([("value", pa.string())])
@@ -49,8 +50,8 @@ def test_streams_of_several_parts_in_any_pieces(kind: str, parts: list[bytes], s
 
 
 @checks("source:Q7")
-@pytest.mark.parametrize("kind", list(PACKERS))
-@pytest.mark.parametrize("offsets", [True, False])
+@each_of("kind", list(PACKERS))
+@each_of("offsets", [True, False])
 async def test_offsets_in_a_compressed_file_count_decompressed_bytes(kind: str, offsets: bool) -> None:
     lines = [f"line {number}" for number in range(5000)]
     data = "\n".join(lines).encode()
@@ -134,7 +135,7 @@ def test_a_bomb_comes_in_small_pieces(kind: str) -> None:
 
 
 @checks("reliability:I21")
-@pytest.mark.parametrize(
+@each_of(
     ("packed", "message"),
     [
         (struct.pack(">II", 100, 1 << 30), "neither the snappy framing format"),

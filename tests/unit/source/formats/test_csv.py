@@ -18,6 +18,7 @@ from aioprefetch.source.formats.csv_records import Quoting
 from aioprefetch.source.options import FormatOptions
 from aioprefetch.source.reading import ReadTask
 from aioprefetch.testing.conformance.suite import checks
+from tests.profile import each_of
 from tests.stores.source_files import URL, Shelf
 from tests.unit.source.formats.written_files import cut_at, new_operator, put, read
 
@@ -37,7 +38,7 @@ async def failure(data: bytes, schema: pa.Schema, kind: type[Exception] = Untrus
     return caught.value
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "kind", "value"),
     [
         ("12", pa.int32(), 12),
@@ -67,8 +68,8 @@ async def test_values(text: str, kind: pa.DataType, value: object) -> None:
     assert await rows_of(data, pa.schema([("a", kind)])) == [{"a": value}, {"a": None}]
 
 
-@pytest.mark.parametrize("neighbour", ["2020-01-01", "2020-1-1", "2020-01-01T00:00:00Z"])
-@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+@each_of("neighbour", ["2020-01-01", "2020-1-1", "2020-01-01T00:00:00Z"])
+@each_of("zone", ["UTC", "Europe/Berlin"])
 async def test_an_hour_alone_is_a_time_next_to_any_values(neighbour: str, zone: str) -> None:
     data = f"a\n2020-01-01 10\n2020-01-01T10Z\n{neighbour}\n".encode()
     rows = await rows_of(data, pa.schema([("a", INSTANT)]), time_zone=zone)
@@ -95,7 +96,7 @@ async def test_a_quoted_empty_field_is_an_empty_text_beside_other_types() -> Non
     ]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("row", "kind", "shown"),
     [
         ("x", pa.int64(), "x"),
@@ -120,7 +121,7 @@ async def test_a_value_that_does_not_fit_is_named_with_column_and_offset(
     assert error.path == "dir/a.csv"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("data", "offset", "message"),
     [
         (b"a,b\n1,2\n\n3\n4,5\n", 9, "has 1 fields, not 2"),
@@ -172,7 +173,7 @@ async def test_without_wanted_fields_rows_are_still_counted() -> None:
     assert await rows_of(b"a,b\n1,2\n3,4\n", pa.schema([])) == [{}, {}]
 
 
-@pytest.mark.parametrize("data", [b"", b"a,b", b"a,b\r\n", b"\n\n\n", b"\xef\xbb\xbfa,b\n"])
+@each_of("data", [b"", b"a,b", b"a,b\r\n", b"\n\n\n", b"\xef\xbb\xbfa,b\n"])
 async def test_files_without_records(data: bytes) -> None:
     assert await rows_of(data, AB) == []
     assert await rows_of(data, AB, multi_line=True) == []
@@ -260,7 +261,7 @@ ESCAPED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "value"), ESCAPED)
+@each_of(("text", "value"), ESCAPED)
 async def test_an_escape_counts_within_quotes_before_a_quote_or_itself(text: str, value: str) -> None:
     for end, multi_line in itertools.product(("", "\n"), (False, True)):
         data = f"a,b\n1,{text}\n2,{text}{end}".encode()
@@ -274,10 +275,8 @@ async def test_an_escape_outside_quotes_hides_no_delimiter() -> None:
     ) == [{"x": "a\\", "y": "b", "z": "1"}]
 
 
-@pytest.mark.parametrize("multi_line", [False, True])
-@pytest.mark.parametrize(
-    ("text", "at"), [(r'"a \"b\" c"', 3), (r'"x, \"y, z"', 4), (r'"C:\"', 3), (r'"\""', 1), (r'"a""\"', 4)]
-)
+@each_of("multi_line", [False, True])
+@each_of(("text", "at"), [(r'"a \"b\" c"', 3), (r'"x, \"y, z"', 4), (r'"C:\"', 3), (r'"\""', 1), (r'"a""\"', 4)])
 async def test_a_backslash_before_a_quote_is_refused_until_the_escape_is_given(
     text: str, at: int, multi_line: bool
 ) -> None:
@@ -324,8 +323,8 @@ async def test_a_backslash_is_not_an_escape_outside_quotes_or_if_the_quote_escap
     assert (await rows_of(b'a,b\n1,"C:\\"\n', AB, escape='"'))[0]["b"] == "C:\\"
 
 
-@pytest.mark.parametrize("multi_line", [False, True])
-@pytest.mark.parametrize("text", ['"a"b', '"a" ', '"a"b"', '"a,b"c,"'])
+@each_of("multi_line", [False, True])
+@each_of("text", ['"a"b', '"a" ', '"a"b"', '"a,b"c,"'])
 async def test_text_behind_a_closing_quote_is_refused(text: str, multi_line: bool) -> None:
     error = await failure(f'a,b\n1,"x"\n2,{text}\n3,"y"\n'.encode(), AB, multi_line=multi_line)
     assert "text follows the quote that closes a field" in str(error)
@@ -341,8 +340,8 @@ async def test_an_unquoted_empty_value_is_null_with_every_option() -> None:
     assert await rows_of(b'i\n""\n"x"\n', pa.schema([("i", pa.binary())])) == [{"i": b""}, {"i": b"x"}]
 
 
-@pytest.mark.parametrize("end", [b"", b"\n", b"\r"])
-@pytest.mark.parametrize("null_value", ["", "NULL"])
+@each_of("end", [b"", b"\n", b"\r"])
+@each_of("null_value", ["", "NULL"])
 async def test_a_null_at_the_end_of_a_file_is_one_behind_a_quoted_field(end: bytes, null_value: str) -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.string())])
     data = b'1,y,z\n0,"x",' + null_value.encode() + end

@@ -17,6 +17,7 @@ from aioprefetch.source.formats.jsonl import JsonLinesFormat, JsonParts
 from aioprefetch.source.formats.record_format import Wanted
 from aioprefetch.source.formats.records import LineEnds, Lines
 from aioprefetch.source.options import FormatOptions, ReadOptions
+from tests.profile import each_of
 from tests.unit.source.formats.written_files import new_operator, put, read
 
 LONG = pa.schema([("a", pa.int64())])
@@ -35,7 +36,7 @@ async def failure(data: bytes, schema: pa.Schema, kind: type[Exception] = Untrus
     return error
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "kind", "value"),
     [
         ('"2020-02-29"', pa.date32(), date(2020, 2, 29)),
@@ -82,7 +83,7 @@ async def test_values(text: str, kind: pa.DataType, value: object) -> None:
     assert await rows_of(data, pa.schema([("a", kind)])) == [{"a": value}, {"a": None}]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "kind", "column", "shown"),
     [
         ("1.5", pa.int64(), "a", "1.5"),
@@ -115,11 +116,11 @@ async def test_a_value_that_does_not_fit_is_named_with_column_and_offset(
     assert (error.context["column"], error.context["value"], error.context["offset"]) == (column, shown, len(first))
 
 
-@pytest.mark.parametrize(
+@each_of(
     "line",
     [b"null", b"[1]", b"5", b'"x"', b"{", b'{"a":1}{"a":2}', b'{"a":1} null', b'{"a":1', b"nonsense", b"[" * 9999],
 )
-@pytest.mark.parametrize("first", [b"", b'{"a":1}\r\n'])
+@each_of("first", [b"", b'{"a":1}\r\n'])
 async def test_a_line_that_is_not_an_object_is_named_by_its_offset(line: bytes, first: bytes) -> None:
     error = await failure(first + line + b"\n" + b'{"a":1}\n', LONG)
     assert error.context["offset"] == len(first)

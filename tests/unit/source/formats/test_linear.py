@@ -27,6 +27,7 @@ from aioprefetch.source.formats.record_format import Wanted
 from aioprefetch.source.formats.records import LineCutter, LineEnds, Lines, Transcoder
 from aioprefetch.source.options import FormatOptions, ReadOptions
 from tests.files.packed_files import zstd
+from tests.profile import each_of
 from tests.unit.source.formats.written_files import new_operator, put, read
 
 TEXT = pa.schema([("value", pa.string())])
@@ -71,7 +72,7 @@ SMALL_PARTS = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL_PARTS)
+@each_of("name", SMALL_PARTS)
 def test_many_small_parts_of_a_compressed_file_in_one_piece(name: str) -> None:
     kind, head, part = SMALL_PARTS[name]
     size = {"gzip": 128 << 10, "zstd": 8 << 10, "snappy": 32 << 10}[kind]
@@ -119,8 +120,8 @@ async def test_a_file_of_empty_members_is_read() -> None:
 # --- long lines, and many pieces ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("separator", [None, b"|", b"<>"])
-@pytest.mark.parametrize(("start", "end"), [(0, None), (50, None), (0, 100), (50, 100)])
+@each_of("separator", [None, b"|", b"<>"])
+@each_of(("start", "end"), [(0, None), (50, None), (0, 100), (50, 100)])
 def test_a_line_that_comes_in_many_pieces(separator: bytes | None, start: int, end: int | None) -> None:
     def run(count: int) -> None:
         cutter = LineCutter(LineEnds(separator), path="k", start=start, end=end)
@@ -157,8 +158,8 @@ def test_a_record_of_csv_that_comes_in_many_pieces(begin: bytes, piece: bytes) -
     assert_linear(run, 4000)
 
 
-@pytest.mark.parametrize("text", [b'a,"x""y",b\n', b'a"b,"c"d\n', b'"', b'"a', b'"\n', b'\\"', b"a\n"])
-@pytest.mark.parametrize("escape", [None, "\\"])
+@each_of("text", [b'a,"x""y",b\n', b'a"b,"c"d\n', b'"', b'"a', b'"\n', b'\\"', b"a\n"])
+@each_of("escape", [None, "\\"])
 def test_quotes_of_any_kind(text: bytes, escape: str | None) -> None:
     quoting = Quoting(delimiter=",", quote='"', escape=escape, multi_line=True)
 
@@ -171,7 +172,7 @@ def test_quotes_of_any_kind(text: bytes, escape: str | None) -> None:
     assert_linear(run, 10_000)
 
 
-@pytest.mark.parametrize("encoding", ["utf-7", "utf-16", "shift_jis", "iso2022_jp", "gb18030"])
+@each_of("encoding", ["utf-7", "utf-16", "shift_jis", "iso2022_jp", "gb18030"])
 def test_text_of_several_bytes_a_character_in_many_pieces(encoding: str) -> None:
     """A base64 section of UTF-7 may end only with the line."""
     text = "あ" * 20_000
@@ -217,7 +218,7 @@ def test_strings_in_json_that_is_nested_too_deep(text: bytes, end: str) -> None:
 # --- long numbers -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["{}x", "{}.", ".{}x", "{}e{}", "1e{}x"])
+@each_of("text", ["{}x", "{}.", ".{}x", "{}e{}", "1e{}x"])
 def test_a_long_text_that_is_nearly_a_decimal(text: str) -> None:
     def run(count: int) -> None:
         with pytest.raises(CannotCast):
@@ -226,7 +227,7 @@ def test_a_long_text_that_is_nearly_a_decimal(text: str) -> None:
     assert_linear(run, 5000)
 
 
-@pytest.mark.parametrize("text", ["{}x", "0.{}x", ".{}x", "1e{}x"])
+@each_of("text", ["{}x", "0.{}x", ".{}x", "1e{}x"])
 def test_a_directory_whose_value_is_nearly_a_number(text: str) -> None:
     def run(count: int) -> None:
         columns = DirectoryColumns()

@@ -14,6 +14,7 @@ from aioprefetch.source.formats import Wanted, can_split, compression_of, format
 from aioprefetch.source.options import FormatOptions, ReadOptions
 from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.testing.conformance.suite import checks
+from tests.profile import each_of
 from tests.unit.source.formats.written_files import cut_at, new_operator, put, read
 
 TEXT = pa.schema([("value", pa.string())])
@@ -26,7 +27,7 @@ def cost(operator: ap.Operator) -> tuple[int, int]:
     return found["action_http_get_request"] + found["action_http_head_request"], found["stream_read_total_bytes"]
 
 
-@pytest.mark.parametrize("key", ["a.txt", "a.jsonl", "a.csv", "a.bin", "a.txt.gz"])
+@each_of("key", ["a.txt", "a.jsonl", "a.csv", "a.bin", "a.txt.gz"])
 async def test_a_small_file_costs_one_request(key: str) -> None:
     data = b'{"value":1}\n' * 10
     data = gzip.compress(data) if key.endswith("gz") else data
@@ -82,7 +83,7 @@ async def test_settings_of_open_file_reach_every_file() -> None:
             await read(operator, file, schema, settings=settings)
 
 
-@pytest.mark.parametrize("key", ["a.jsonl", "a.csv", "a.jsonl.gz", "a.parquet", "a.lance"])
+@each_of("key", ["a.jsonl", "a.csv", "a.jsonl.gz", "a.parquet", "a.lance"])
 async def test_settings_of_open_file_reach_samples(key: str) -> None:
     wrong = ReadOptions(open_file={"mapreduce.job.input.file.must.fs.unknown.key": "1"})
     async with new_operator() as operator:
@@ -186,7 +187,7 @@ def test_an_option_or_the_suffix_chooses_the_format() -> None:
         format_of("a.csv", FormatOptions(format="avro"))
 
 
-@pytest.mark.parametrize("suffix", [".bz2", ".deflate", ".lz4", ".br", ".xz", ".BZ2"])
+@each_of("suffix", [".bz2", ".deflate", ".lz4", ".br", ".xz", ".BZ2"])
 def test_compression_that_cannot_be_undone_is_named(suffix: str) -> None:
     key = f"a.csv{suffix}"
     with pytest.raises(Unsupported, match=suffix.lower()) as caught:

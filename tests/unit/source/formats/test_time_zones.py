@@ -15,6 +15,7 @@ from aioprefetch.source.columns.casts import instants, parsed_instants, warn_of_
 from aioprefetch.source.options import FormatOptions
 from aioprefetch.source.reading import ReadTask, read_items
 from aioprefetch.source.values import FetchItem
+from tests.profile import each_of
 from tests.unit.source.formats.written_files import new_operator, put, read
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -80,8 +81,8 @@ OFFSETS_SECONDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("zone", OFFSETS_SECONDS)
-@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "nested.jsonl", "zoned.csv", "slow.csv"])
+@each_of("zone", OFFSETS_SECONDS)
+@each_of("name", ["a.csv", "a.jsonl", "nested.jsonl", "zoned.csv", "slow.csv"])
 async def test_both_ends_of_the_calendar_are_read_in_every_zone(name: str, zone: str) -> None:
     """In UTC they may lie in the year 0 or 10000, which no ``datetime`` has."""
     wanted = [time - offset * 1_000_000 for time, offset in zip(ENDS.values(), OFFSETS_SECONDS[zone], strict=True)]
@@ -118,14 +119,14 @@ def test_times_at_the_end_of_the_calendar_and_in_gaps_leave_the_others_as_they_a
     assert found[9000:].cast(pa.int64()).to_pylist() == wanted
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("kind", "zone"),
     [
         *((kind, zone) for kind in ("csv", "mixed.csv") for zone in ("UTC", "Europe/Berlin")),
         *((kind, "Europe/Berlin") for kind in ("jsonl", "nested.jsonl")),  # Under UTC pyarrow reads those alone.
     ],
 )
-@pytest.mark.parametrize("offset", ["+18:00", "-1800", "+18", "+18:01", "-19:00", "+1900", "-23"])
+@each_of("offset", ["+18:00", "-1800", "+18", "+18:01", "-19:00", "+1900", "-23"])
 async def test_offsets_end_where_those_of_java_do(kind: str, zone: str, offset: str) -> None:
     is_nested = kind == "nested.jsonl"
     text = f"2024-07-01 12:00:00{offset}"

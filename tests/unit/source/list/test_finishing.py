@@ -1,9 +1,11 @@
 """Runs that end: one tail, one whole sweep, then idle."""
 
 import logging
+from typing import Any
 
 import pytest
 
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.list.diff_lister import DiffLister
 from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
 from aioprefetch.source.options import ListOptions
@@ -27,6 +29,17 @@ async def run_to_its_end(one: Consumer, room: int = 1 << 60, triggers_max: int =
     raise AssertionError("it does not end")
 
 
+async def finished(
+    kind: Kind, operator: Operator, known: DictIndex, until_ms: int, *, cursor: Any = None, **options: Any
+) -> Consumer:
+    """A run that takes what is older, after its end."""
+    one = Consumer(kind(operator, options.pop("options", OPTIONS), known), known, cursor=cursor)
+    one.feed.finish_by(until_ms)
+    await run_to_its_end(one, **options)
+    await one.feed.aclose()  # type: ignore[attr-defined]
+    return one
+
+
 def bucket_of(kind: Kind, count: int = 0) -> SimulatedBucket:
     """In the order that the lister needs."""
     bucket = SimulatedBucket(ordered=kind is TailSweepLister)
@@ -47,10 +60,7 @@ async def test_the_number_of_left_files_is_logged_once_at_the_end(
     bucket = bucket_of(kind, 40)
     bucket.put("delivered", modified_ms=8_000_000)
     async with bucket.operator() as operator:
-        known = DictIndex()
-        one = Consumer(kind(operator, OPTIONS, known), known)
-        one.feed.finish_by(9_000_000)
-        await run_to_its_end(one, room)
+        one = await finished(kind, operator, known := DictIndex(), 9_000_000, room=room)
         assert "younger" not in caplog.text
         bucket.put("k0007", modified_ms=101)
         for number in range(5):
@@ -64,8 +74,7 @@ async def test_the_number_of_left_files_is_logged_once_at_the_end(
         assert [record.levelno for record in reported] == [level]
         assert reported[0].message.startswith("11 files of ")
         assert ("times in the future" in reported[0].message) == (level == logging.WARNING)
-        for consumer in (one, two):
-            await consumer.feed.aclose()  # type: ignore[attr-defined]
+        await two.feed.aclose()  # type: ignore[attr-defined]
 
 
 @BOTH
@@ -90,10 +99,7 @@ async def test_existing_files_are_delivered_and_later_ones_are_left(kind: Kind, 
     """Late and overwritten files too; the next run finds the rest."""
     bucket = bucket_of(kind, 40)
     async with bucket.operator() as operator:
-        known = DictIndex()
-        one = Consumer(kind(operator, OPTIONS, known), known)
-        one.feed.finish_by(50)
-        await run_to_its_end(one, room)
+        one = await finished(kind, operator, known := DictIndex(), 50, room=room)
         assert len(one.delivered) == 40
         bucket.put("a-late", modified_ms=60)
         bucket.put("k0003", modified_ms=60)
@@ -101,17 +107,11 @@ async def test_existing_files_are_delivered_and_later_ones_are_left(kind: Kind, 
         bucket.put("k0007", modified_ms=101)
         bucket.put("z-young", modified_ms=101)
         bucket.delete("k0009")
-        two = Consumer(kind(operator, OPTIONS, known), known, cursor=one.cursor)
-        two.feed.finish_by(100)
-        await run_to_its_end(two, room)
+        two = await finished(kind, operator, known, 100, cursor=one.cursor, room=room)
         assert sorted(key for key, _ in two.delivered) == ["a-late", "k0003"]
         assert two.reported["gone"] == 1
-        three = Consumer(kind(operator, OPTIONS, known), known, cursor=two.cursor)
-        three.feed.finish_by(200)
-        await run_to_its_end(three, room)
+        three = await finished(kind, operator, known, 200, cursor=two.cursor, room=room)
         assert sorted(key for key, _ in three.delivered) == ["k0005-young", "k0007", "z-young"]
-        for consumer in (one, two, three):
-            await consumer.feed.aclose()  # type: ignore[attr-defined]
 
 
 @BOTH
@@ -131,25 +131,16 @@ async def test_it_ends_while_files_are_added_with_every_request(
             bucket.put(form.format(added), modified_ms=10_000 + added)
 
     async with bucket.operator() as operator:
-        known = DictIndex()
-        one = Consumer(kind(operator, OPTIONS, known), known)
-        one.feed.finish_by(1000)
-        await run_to_its_end(one)
+        one = await finished(kind, operator, known := DictIndex(), 1000)
         bucket.on_request = add
-        two = Consumer(kind(operator, OPTIONS, known), known, cursor=one.cursor)
-        two.feed.finish_by(2000)
         before = len(bucket.requests)
-        await run_to_its_end(two)
+        two = await finished(kind, operator, known, 2000, cursor=one.cursor)
         assert two.delivered == {}
         # Each file that was there before is a sign that there may be more of them.
         assert len(bucket.requests) - before <= (30 + 2) * YOUNG_PAGES + 100
         bucket.on_request = None
-        three = Consumer(kind(operator, OPTIONS, known), known, cursor=two.cursor)
-        three.feed.finish_by(1 << 40)
-        await run_to_its_end(three)
+        three = await finished(kind, operator, known, 1 << 40, cursor=two.cursor)
         assert len(three.delivered) == added
-        for consumer in (one, two, three):
-            await consumer.feed.aclose()  # type: ignore[attr-defined]
 
 
 async def test_the_sweep_of_such_a_run_starts_at_the_first_key() -> None:
@@ -164,22 +155,16 @@ async def test_the_sweep_of_such_a_run_starts_at_the_first_key() -> None:
             await one.trigger(pages_max=1)
             one.feed.finish_by(None)  # without a rest
         bucket.put("a-late", modified_ms=0)
-        two = Consumer(TailSweepLister(operator, OPTIONS, known), known, cursor=one.cursor)
-        two.feed.finish_by(1000)
-        await run_to_its_end(two, room=1)
+        two = await finished(TailSweepLister, operator, known, 1000, cursor=one.cursor, room=1)
         assert sorted(key for key, _ in two.delivered) == ["a-late"]
-        for consumer in (one, two):
-            await consumer.feed.aclose()  # type: ignore[attr-defined]
+        await one.feed.aclose()  # type: ignore[attr-defined]
 
 
 async def test_a_first_run_lists_once() -> None:
     """Keys that the tail has listed in the run need no sweep."""
     bucket = bucket_of(TailSweepLister, 30)
     async with bucket.operator() as operator:
-        known = DictIndex()
-        one = Consumer(TailSweepLister(operator, OPTIONS, known), known)
-        one.feed.finish_by(1000)
-        await run_to_its_end(one, room=4)
+        await finished(TailSweepLister, operator, DictIndex(), 1000, room=4)
         assert len(bucket.requests) == 10
 
 
@@ -209,14 +194,11 @@ async def test_without_sweeps_late_files_of_a_run_are_found_by_the_next_one(kind
         cursor = None
         delivered: set[str] = set()
         for until_ms in (100, 200, 300):
-            one = Consumer(kind(operator, options, known), known, cursor=cursor)
-            one.feed.finish_by(until_ms)
-            await run_to_its_end(one, room)
+            one = await finished(kind, operator, known, until_ms, cursor=cursor, room=room, options=options)
             bucket.put(f"n{until_ms}", modified_ms=until_ms + 50)
             cursor = one.cursor
             assert not delivered & {key for key, _ in one.delivered}
             delivered |= {key for key, _ in one.delivered}
-            await one.feed.aclose()  # type: ignore[attr-defined]
         assert delivered == {key for key in bucket.objects if key != "n300"}
 
 

@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,9 +9,10 @@ from aioprefetch.errors import InvalidArgument
 from aioprefetch.plan.patterns import compile_glob, literal_prefix
 from aioprefetch.source.list.pages import Selection, file_of
 from aioprefetch.values import Entry
+from tests.profile import each_of
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("glob", "prefix"),
     [
         ("*.json", ""),
@@ -53,7 +53,7 @@ def is_glob(glob: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("glob", "listed"), [(None, ""), ("a/b*.csv", "a/b"), ("a/b/c", "a/b/c"), ("**", "")])
+@each_of(("glob", "listed"), [(None, ""), ("a/b*.csv", "a/b"), ("a/b/c", "a/b/c"), ("**", "")])
 def test_what_all_files_begin_with_is_listed(glob: str | None, listed: str) -> None:
     assert Selection(glob).prefix == listed
 
@@ -70,7 +70,7 @@ def test_an_entry_becomes_a_file_with_its_time_in_milliseconds() -> None:
     assert file_of(Entry(path="k", size=0)).modified_ms is None
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("glob", "path", "takes"),
     [
         ("2024-*", "2024-01/a.csv", True),

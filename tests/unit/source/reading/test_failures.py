@@ -24,6 +24,7 @@ from aioprefetch.source.values import FetchItem
 from aioprefetch.spark.operators import explaining
 from aioprefetch.spark.settings import SourceSettings, SourceUrl
 from aioprefetch.testing.conformance.suite import checks
+from tests.profile import each_of
 from tests.stores.source_files import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -80,8 +81,8 @@ ERRORS = {"missing": NotFound, "changed": ObjectChanged, "corrupt": UntrustedMet
 
 
 @checks("source:Q6", "reliability:P07")
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("how", list(ERRORS))
+@each_of("kind", KINDS)
+@each_of("how", list(ERRORS))
 async def test_a_spoiled_file_fails_the_batch_by_name(kind: str, how: str) -> None:
     async with Shelf() as shelf:
         items = await spoiled(shelf, kind, how)
@@ -93,9 +94,9 @@ async def test_a_spoiled_file_fails_the_batch_by_name(kind: str, how: str) -> No
 
 
 @checks("source:Q6")
-@pytest.mark.parametrize("size", ["small", "large"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("url", ["file:///data", URL])
+@each_of("size", ["small", "large"])
+@each_of("kind", KINDS)
+@each_of("url", ["file:///data", URL])
 async def test_a_changed_file_is_named_with_the_options_of_spark_that_help(url: str, kind: str, size: str) -> None:
     """Of a local file, which may still be written, the hint also says what its writer should do."""
     settings = SourceSettings(url=url, location=SourceUrl(url))

@@ -13,7 +13,7 @@ from aioprefetch.source.options import METADATA_COLUMNS, FormatOptions, ReadOpti
 from aioprefetch.source.reading import ReadTask, read_items
 from aioprefetch.source.values import FetchItem
 from aioprefetch.testing.conformance.suite import checks
-from tests.profile import in_turns
+from tests.profile import each_of, in_turns
 from tests.stores.source_files import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
@@ -284,7 +284,7 @@ async def test_rescued_fields_of_every_format() -> None:
 # --- filters ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("filters", "keep"),
     [
         ([("n", ">=", 1001)], lambda row: row["n"] >= 1001),
@@ -295,7 +295,7 @@ async def test_rescued_fields_of_every_format() -> None:
         ([("n", ">", "2001")], lambda row: row["n"] > 2001),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@each_of("kind", ["jsonl", "parquet"])
 async def test_filters_mean_the_same_for_every_format(kind: str, filters: Any, keep: Any) -> None:
     schema = SCHEMA.append(pa.field("_file", pa.string()))
     chosen: Any = {"format": FormatOptions(format=kind), "read": ReadOptions(filters=filters)}

@@ -13,6 +13,7 @@ from aioprefetch.source.formats import parquet as parquet_format
 from aioprefetch.source.options import FailureOptions, FormatOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask
 from aioprefetch.testing.conformance.suite import checks
+from tests.profile import each_of
 from tests.stores.source_files import URL, Shelf, jsonl, parquet
 
 ADDED = [("_file", pa.string()), ("_offset", pa.int64()), ("_rescued", pa.string())]
@@ -48,8 +49,8 @@ def task_of(schema: pa.Schema, **options: Any) -> ReadTask:
 
 
 @checks("source:Q7")
-@pytest.mark.parametrize("is_compressed", [False, True])
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "text"])
+@each_of("is_compressed", [False, True])
+@each_of("kind", ["jsonl", "csv", "text"])
 async def test_files_parsed_together_give_what_each_gives_alone(kind: str, is_compressed: bool) -> None:
     contents = [*USUAL[kind], *itertools.chain.from_iterable((odd, *USUAL[kind][:2]) for odd in ODD[kind])]
     task = task_of(TEXT if kind == "text" else SCHEMA)
@@ -103,7 +104,7 @@ async def test_a_small_file_that_holds_much_comes_in_pieces_from_one_request() -
 
 
 @checks("source:Q6")
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "text", "bin", "jsonl.gz", "parquet"])
+@each_of("kind", ["jsonl", "csv", "text", "bin", "jsonl.gz", "parquet"])
 async def test_small_files_are_held_to_their_version_and_to_settings_of_open_file(kind: str) -> None:
     plain = USUAL.get(kind.partition(".")[0], [b"n\n1\n"])[0]
     old = {"jsonl.gz": gzip.compress(plain), "parquet": parquet(pa.table({"n": [1]}))}.get(kind, plain)

@@ -20,6 +20,7 @@ from aioprefetch.source.stored_json import seal, unseal
 from aioprefetch.source.values import Cursor, Diff, FetchItem, Follow, Offset, Record, SourceFile, TailAndSweep
 from aioprefetch.testing.conformance.suite import checks
 from tests.files.packed_files import zstd
+from tests.profile import each_of
 
 FILE = SourceFile("a/é\ud800", 10, '"e"', None, -5)
 ITEMS = (FetchItem(FILE, 2, 7), FetchItem(FILE, 0, None, (0, 3)))
@@ -115,7 +116,7 @@ def as_text(tree: Any) -> str:
     return text
 
 
-@pytest.mark.parametrize(("read", "text"), WRITTEN)
+@each_of(("read", "text"), WRITTEN)
 def test_written_json_is_read(read: Callable[[str], str], text: str) -> None:
     assert read(text) == text
 
@@ -144,8 +145,8 @@ def test_an_edited_tree_is_read_as_it_stands_or_refused(
         assert found == changed  # Nothing was passed over, and nothing became something else.
 
 
-@pytest.mark.parametrize("body", ["5", "[]", "null", '"x"', "NaN", BOMB, "{}", "[" * 900 + "]" * 900])
-@pytest.mark.parametrize("read", [record_of, snapshot_of, meta_of])
+@each_of("body", ["5", "[]", "null", '"x"', "NaN", BOMB, "{}", "[" * 900 + "]" * 900])
+@each_of("read", [record_of, snapshot_of, meta_of])
 def test_a_foreign_body_is_refused(read: Callable[[str], str], body: str) -> None:
     with pytest.raises(UntrustedMetadata, match="the source's state is damaged"):
         read(body)
@@ -157,7 +158,7 @@ WRONG_BYTES: list[Any] = ["5", float("nan"), 1 << 63, {}]
 
 
 @checks("reliability:I20", "reliability:K26")
-@pytest.mark.parametrize(
+@each_of(
     ("change", "kind"),
     [
         *(({"files": wrong}, UntrustedMetadata) for wrong in WRONG_FILES),
@@ -177,7 +178,7 @@ def test_an_edited_offset_is_refused_by_the_name_of_its_field(change: dict[str, 
 
 
 @checks("reliability:I20")
-@pytest.mark.parametrize("foreign", [{}, {"partition-0": 3}, None, 5, [GOOD], "x", {"v": 1, "state": "id"}])
+@each_of("foreign", [{}, {"partition-0": 3}, None, 5, [GOOD], "x", {"v": 1, "state": "id"}])
 def test_a_foreign_offset_is_refused_as_such(foreign: Any) -> None:
     nested = foreign
     for _ in range(5000):
@@ -209,7 +210,7 @@ async def test_an_edited_marker_of_cleaning_counts_as_none(data: st.DataObject |
             assert json.dumps(again) == json.dumps({**again, **json.loads(changed)})
 
 
-@pytest.mark.parametrize("line", [BOMB, "5", "{}", '{"key":1,"etag":null,"version":null}', '{"key":"k","etag":[]}'])
+@each_of("line", [BOMB, "5", "{}", '{"key":1,"etag":null,"version":null}', '{"key":"k","etag":[]}'])
 async def test_a_list_of_files_left_out_that_was_edited_is_refused(line: str) -> None:
     async with ap.Operator.from_uri("memory://edited-lists") as operator:
         await operator.write("state/dead/000000000001-0.jsonl", line.encode())

@@ -26,6 +26,7 @@ from aioprefetch.source.stored_json import seal, unseal
 from aioprefetch.source.values import Record, TailAndSweep
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
+from tests.profile import each_of
 from tests.unit.source.state.stores import IDENTITY, MeanwhileLayer, add, memory, opened
 
 LOG = "state/log/{:012}.json.zst".format
@@ -108,8 +109,8 @@ async def test_the_state_of_another_source_is_refused(identity: SourceIdentity, 
 
 
 @checks("reliability:P11")
-@pytest.mark.parametrize("name", ["meta.json", "snapshot.json", "log/000000000006.json.zst"])
-@pytest.mark.parametrize("how", ["cut", "edited", "empty", "replaced"])
+@each_of("name", ["meta.json", "snapshot.json", "log/000000000006.json.zst"])
+@each_of("how", ["cut", "edited", "empty", "replaced"])
 async def test_a_truncated_or_edited_manifest_is_noticed(name: str, how: str) -> None:
     operator, _ = await grown()
     path = f"state/{name}"
