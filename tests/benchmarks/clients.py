@@ -4,20 +4,17 @@ A client is a context. Of its methods it has those that its library has: ``get``
 ``chunks`` (an object in order, without an end: who reads knows its size), ``file``, ``size``, ``put``, ``count``.
 """
 
-import io
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.content import MIB
-from tests.benchmarks.floor import ByHand, Floor
-from tests.benchmarks.job import Target
+from tests.benchmarks.job import Contestant, Target
 from tests.benchmarks.our_clients import (
     Ours,
-    OursBare,
     OursBlocking,
     OursFile,
     OursHedged,
@@ -28,7 +25,7 @@ from tests.benchmarks.our_clients import (
     OursStream,
     OursVerbs,
 )
-from tests.benchmarks.seam import Client, reads_of, whole_of
+from tests.benchmarks.seam import Client, whole_of
 
 # As s3torchconnector divides objects by default, and a target that no connection of these machines reaches.
 MOUNTPOINT_PART_BYTES = 8 << 20
@@ -138,7 +135,7 @@ class ObstoreFsspec(Obstore):
 
 
 class Opendal(Client):
-    """OpenDAL's asynchronous operator; ``options`` are those of ``open``: ``chunk``, ``concurrent``, ``prefetch``."""
+    """OpenDAL's asynchronous operator."""
 
     async def open(self) -> None:
         import opendal
@@ -159,28 +156,13 @@ class Opendal(Client):
         }
 
     async def chunks(self, key: str, read_bytes: int = MIB) -> AsyncIterator[Any]:
-        file: Any = await self.operator.open(key, "rb", **self.options)
+        file: Any = await self.operator.open(key, "rb")
         async with file:
             while True:
                 yield await file.read(read_bytes)
 
     async def size(self, key: str) -> int:
         return (await self.operator.stat(key)).content_length
-
-
-class OpendalFile(Opendal):
-    """OpenDAL's blocking file; its reads are short, which pyarrow does not expect, so a buffer makes them full."""
-
-    is_blocking = True
-
-    async def open(self) -> None:
-        import opendal
-
-        self.blocking = opendal.Operator("s3", **self.words())
-
-    def file(self, key: str) -> Any:
-        opened: Any = self.blocking.open(key, "rb")
-        return io.BufferedReader(opened)
 
 
 class Aiohttp(Client):
@@ -279,16 +261,15 @@ class S3fs(Client):
 
 
 class S3fsFile(S3fs):
-    """s3fs as everyone drives it, over fsspec's loop thread: ``open`` with ``cache_type`` and its ``cache_options``."""
+    """s3fs as everyone drives it, over fsspec's loop thread: ``open`` with its default cache."""
 
     is_blocking = True
 
     async def open(self) -> None:
         self.filesystem = self.made()
-        self.get = lambda key, start, end: self.filesystem.cat_file(self.path(key), start=start, end=end)
 
     def file(self, key: str) -> Any:
-        return self.filesystem.open(self.path(key), "rb", **self.options)
+        return self.filesystem.open(self.path(key), "rb")
 
 
 class Boto3(Client):
@@ -314,40 +295,6 @@ class Boto3(Client):
         return self.file(key, Range=f"bytes={start}-{end - 1}").read()
 
 
-class S3transfer(Boto3):
-    """``download_fileobj`` of boto3, in parts and threads; ``options`` are those of a ``TransferConfig``."""
-
-    def read(self, key: str) -> Any:
-        from boto3.s3.transfer import TransferConfig
-
-        kept = io.BytesIO()
-        self.client.download_fileobj(self.target.bucket, key, kept, Config=TransferConfig(**self.options))
-        return kept.getbuffer()
-
-
-class SmartOpen(Boto3):
-    """smart_open, over boto3. For ranges a file for each thread, which asks for no more than a range."""
-
-    async def open(self) -> None:
-        await super().open()
-        self.own = threading.local()
-
-    def file(self, key: str, **more: Any) -> Any:
-        import smart_open
-
-        parameters = {"client": self.client, **more}
-        return smart_open.open(f"s3://{self.target.bucket}/{key}", "rb", transport_params=parameters)
-
-    def get(self, key: str, start: int, end: int) -> Any:
-        if getattr(self.own, "key", "") != key:
-            self.own.key = key
-            # Otherwise each GET is open-ended, and its connection is thrown away with what is still on its way.
-            sizes = dict.fromkeys(("range_chunk_size", "buffer_size"), self.range_bytes)
-            self.own.file = self.file(key, defer_seek=True, **sizes)
-        self.own.file.seek(start)
-        return self.own.file.read(end - start)
-
-
 class Mountpoint(Client):
     """mountpoint-s3's client, as s3torchconnector has it. It takes keys from the environment, and no certificate."""
 
@@ -368,7 +315,6 @@ class Mountpoint(Client):
         )
         bucket = self.target.bucket
         self.get = lambda key, start, end: b"".join(client.get_object(bucket, key, start=start, end=end))
-        self.parts = lambda key: list(client.get_object(bucket, key))
 
     def read(self, key: str) -> Any:
         return b"".join(self.client.get_object(self.target.bucket, key))
@@ -385,7 +331,7 @@ class Mountpoint(Client):
 
 
 class Pyarrow(Client):
-    """Arrow's own file system: ``read_at`` of one open file, which threads may share; ``open_input_stream``."""
+    """Arrow's own file system: ``read_at`` of one open file, which threads may share."""
 
     is_blocking = True
     is_slow = True
@@ -416,17 +362,8 @@ class Pyarrow(Client):
                 file = self.files.setdefault(key, self.file(key))
         return file.read_at(end - start, start)
 
-    def chunks(self, key: str, read_bytes: int = MIB) -> Iterator[Any]:
-        return reads_of(self.filesystem.open_input_stream(self.path(key)), read_bytes)
-
     def read(self, key: str) -> Any:
         return whole_of(self.file(key))
-
-
-class PyarrowFile(Pyarrow):
-    """``open_input_file``, read in order."""
-
-    chunks = Client.chunks
 
 
 class StandardFile(Client):
@@ -463,52 +400,48 @@ class FsspecCache(Client):
 
 
 Factory = Callable[..., Client]
-CACHES = ("none", "bytes", "readahead", "background", "adaptive")
-BLOCK_BYTES = 8 * MIB
 
 # By the names of the tables. Where one blocks, jobs of many requests at once add the number of its threads.
 CLIENTS: dict[str, Factory] = {
     "aioprefetch": OursVerbs,
     "aioprefetch read": OursRead,
-    "aioprefetch operator": OursRead,
     "aioprefetch view": Ours,
     "aioprefetch view, recorded": OursRecorded,
     "aioprefetch read_into": OursInto,
-    "aioprefetch read_into, no layers": OursBare,
     "aioprefetch view, HedgeLayer": OursHedged,
     "aioprefetch reader": OursReader,
     "aioprefetch stream": OursStream,
     "aioprefetch sync file": OursBlocking,
     "aioprefetch sync.open": OursFile,
-    "aioprefetch sync.open, policy parquet": partial(OursFile, policy="parquet"),
     **{f"aioprefetch reader, {policy}": partial(OursReader, policy=policy) for policy in ("random", "adaptive")},
-    "bare protocol": Floor,
-    "bare protocol, GETs of 8 MiB": Floor,
-    "transport by hand": ByHand,
     **dict.fromkeys(("obstore", "obstore get", "obstore get_range", "obstore stream", "obstore LocalStore"), Obstore),
     "obstore get_range, threads": ObstoreBlocking,
     "obstore LocalStore, blocking": ObstoreOnLoop,
     "obstore reader": ObstoreReader,
     "obstore fsspec": ObstoreFsspec,
     "opendal": Opendal,
-    "opendal file": OpendalFile,
-    "opendal 8 × 8 MiB (tuned)": partial(Opendal, chunk=BLOCK_BYTES, concurrent=8),
     "aiohttp": Aiohttp,
     "aiohttp body": Aiohttp,
     "aiobotocore": Aiobotocore,
     "aiobotocore body": Aiobotocore,
     "s3fs": S3fs,
-    **{f"s3fs {cache}": partial(S3fsFile, cache_type=cache) for cache in CACHES},
-    "s3fs adaptive 8 (tuned)": partial(S3fsFile, cache_type="adaptive", cache_options={"concurrency": 8}),
+    "s3fs readahead": S3fsFile,
     "boto3": Boto3,
     "boto3 body": Boto3,
-    "s3transfer": S3transfer,
-    "smart_open": SmartOpen,
     "s3torchconnectorclient": Mountpoint,
-    "s3torchconnectorclient, in parts": Mountpoint,
     "pyarrow": Pyarrow,
-    "pyarrow input stream": Pyarrow,
-    "pyarrow input file": PyarrowFile,
+    "pyarrow input file": Pyarrow,
     "open().read()": StandardFile,
     "fsspec readahead cache": FsspecCache,
 }
+
+
+def in_threads(names: Sequence[str], work: Callable[[str], Contestant], at_once: int) -> dict[str, Contestant]:
+    """A contestant for each client; where it blocks, its name has the number of threads."""
+
+    def titled(name: str) -> str:
+        factory: Any = CLIENTS[name]
+        blocks = getattr(factory, "func", factory).is_blocking
+        return f"{name.removesuffix(', threads')}, {at_once} threads" if blocks else name
+
+    return {titled(name): work(name) for name in names}

@@ -112,15 +112,6 @@ class OursInto(Ours):
         return buffer[:length]
 
 
-class OursBare(OursInto):
-    """``read_into`` of ``Operator.bare``: the service with none of the layers that can be left out."""
-
-    def made(self) -> ap.Operator:
-        import aioprefetch as ap
-
-        return ap.Operator.bare(ap.services.S3(bucket=self.target.bucket, **our_words(self.target)))
-
-
 class OursRecorded(Ours):
     """``view`` while a trace is recorded."""
 
