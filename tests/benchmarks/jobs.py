@@ -37,7 +37,7 @@ from tests.benchmarks.job import (
     costs_of,
 )
 from tests.benchmarks.moto_store import moto_store
-from tests.benchmarks.processes import FILES, cold, rclone_store, sync
+from tests.benchmarks.processes import FILES, cold, rclone_store, sharing, sync
 from tests.benchmarks.simulator import AT_A_DISTANCE, LOOPBACK, LOOPBACK_TLS, Conditions
 from tests.benchmarks.spark import SPARK_JOBS
 from tests.benchmarks.spark_memory import SPARK_MEMORY
@@ -391,6 +391,7 @@ LANCE = (
 # --- one machine ------------------------------------------------------------------------------------------------------
 
 
+SHARERS = {"the next process": 1, "eight at once": 8}
 LOCAL_STORES = ("obstore LocalStore, blocking", "obstore LocalStore")
 LOCAL = (
     Job(
@@ -462,7 +463,24 @@ LOCAL = (
         },
         columns=(RATE, WALL, CPU, GETS),
         bars=(Bar("disk tier, CPU", "aioprefetch, disk", "cpu_seconds", 0.7, 0.7, ("obstore stream",)),),
-        quick="all",
+    ),
+    Job(
+        name="shared-cache",
+        title="one object through one cache on disk: the next process, and eight at once over an empty one",
+        conditions=LOOPBACK,
+        size_bytes=256 * MIB,
+        quick_size_bytes=32 * MIB,
+        contestants={
+            f"aioprefetch, {what}, {scheme}": sharing(count, scheme, is_filled=count == 1)
+            for scheme in ("s3", "http")
+            for what, count in SHARERS.items()
+        },
+        columns=(SENT_OVER_READ, WALL, GETS, SENT),
+        bars=[
+            Bar(f"256 MiB, {what}, {scheme}, sent ÷ size", f"aioprefetch, {what}, {scheme}", "sent_over_read", bar, bar)
+            for scheme in ("s3", "http")
+            for what, bar in (("the next process", 0.02), ("eight at once", 1.1))
+        ],
     ),
     Job(
         name="hits",
@@ -472,10 +490,7 @@ LOCAL = (
             name: works.hits(name)
             for name in (READER, "aioprefetch sync file", READ, "fsspec readahead cache", OBSTORE, "opendal")
         },
-        columns=(
-            Column(name="wall_us", heading="wall µs", ratio=True),
-            Column(name="cpu_us", heading="CPU µs", ratio=True),
-        ),
+        columns=costs_of("read", digits=2),
         quick="all",
     ),
 )

@@ -101,7 +101,7 @@ TABLES = (
             Row("the same, `reader.read_at`", "local-pages", f"{READER}, random"),
             Row("a file of 256 MiB, `op.read`", "local-whole", f"{READ}, whole", "cpu_seconds"),
             Row("2 KiB from `LruCacheLayer`", "cache-hit", "aioprefetch, LruCacheLayer"),
-            Row("4 KiB in memory, `read_at`", "hits", READER, "cpu_us"),
+            Row("4 KiB in memory, `read_at`", "hits", READER),
         ),
     ),
     Table(
