@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -296,7 +297,7 @@ def whole(name: str, by: str = "read") -> Contestant:
     async def run(target: Target) -> Sample:
         async with CLIENTS[name](target) as client:
             call = getattr(client, by)
-            await awaited(call(WARM_OBJECT)) if by != "read_all" or not target.is_local else None
+            await awaited(call(WARM_OBJECT))
             meter = Meter(target.server_pid)
             data = await awaited(call(target.key))
             usage = meter.stop()
@@ -311,9 +312,7 @@ def stream(name: str, *, has_holes: bool = False) -> Contestant:
     """One object in order in reads of 1 MiB, measured from the opening to the last byte."""
 
     async def run(target: Target) -> Sample:
-        def look(chunk: ReadableBuffer, offset: int) -> int:
-            return check_pages(chunk, offset) if has_holes else check(chunk, offset, every_byte=target.every_byte)
-
+        look = check_pages if has_holes else partial(check, every_byte=target.every_byte)
         async with CLIENTS[name](target) as client:
             await read_through(iterated(client, WARM_OBJECT), WARM_BYTES)
             meter = Meter(target.server_pid)
@@ -332,12 +331,10 @@ def readers(name: str, count: int, read_bytes: int = MIB, **options: Any) -> Con
         async with CLIENTS[name](target, count, read_bytes, **options) as client:
             with ThreadPoolExecutor(count) as threads:
                 await read_through(iterated(client, WARM_OBJECT, MIB, threads), WARM_BYTES)
+                look = partial(check, every_byte=target.every_byte)
                 meter, began = Meter(target.server_pid), time.perf_counter()
 
                 async def read(number: int) -> None:
-                    def look(chunk: ReadableBuffer, offset: int) -> int:
-                        return check(chunk, offset, every_byte=target.every_byte)
-
                     chunks = iterated(client, f"{target.key}-{number}", read_bytes, threads)
                     await read_through(chunks, target.size_bytes, look)
                     ends.append(time.perf_counter() - began)
@@ -375,9 +372,6 @@ async def from_disk(target: Target) -> Sample:
     Writing is behind reading, and gives way: more than one pass puts all of them there.
     """
 
-    def look(chunk: ReadableBuffer, offset: int) -> int:
-        return check(chunk, offset, every_byte=target.every_byte)
-
     def made(memory_bytes: int) -> Client:
         return CLIENTS["aioprefetch reader"](target, memory_bytes=memory_bytes, disk_cache=target.scratch)
 
@@ -386,6 +380,7 @@ async def from_disk(target: Target) -> Sample:
             await read_through(iterated(filling, target.key), target.size_bytes)
     async with made(1024 * MIB) as client:
         await read_through(iterated(client, WARM_OBJECT), WARM_BYTES)
+        look = partial(check, every_byte=target.every_byte)
         meter = Meter(target.server_pid)
         await read_through(iterated(client, target.key), target.size_bytes, look)
         return {**meter.stop(), "received_bytes": target.size_bytes}
