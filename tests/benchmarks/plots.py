@@ -13,13 +13,13 @@ from xml.etree import ElementTree as ET
 from tests.benchmarks.page import TABLES, Table, peer_in, times
 from tests.benchmarks.records import Record
 
-WIDTH, NAMES_WIDTH, MARGIN = 560, 180, 14
+WIDTH, NAMES_WIDTH, MARGIN = 460, 130, 14
 HEAD_HEIGHT, LABEL_HEIGHT, BAR_HEIGHT, ROW_GAP = 54, 18, 16, 10
 # A bar that is longer ends here: the number beside it says how long it is.
 SCALE_MAX = 16.0
 # A table of fewer peers shows as much as a plot.
 MIN_PEERS = 3
-GRID = {1 / 8: "⅛", 1 / 2: "½", 1.0: "1", 2.0: "2", 8.0: "8"}
+GRID = {1 / 8: "1/8", 1 / 2: "1/2", 1.0: "1", 2.0: "2", 8.0: "8"}
 OURS = "aioprefetch"
 STYLE = """
 .card { fill: #ffffff } .text { fill: #24292f } .faint { fill: #57606a } .grid { fill: #d0d7de } .base { fill: #57606a }
@@ -54,7 +54,7 @@ def chart(table: Table, records: Sequence[Record]) -> str:
     svg.attrib |= {"width": str(WIDTH), "height": str(height), "font-family": "sans-serif", "font-size": "13"}
     ET.SubElement(svg, "style").text = STYLE
     _shape(svg, "card", x=0, y=0, width=WIDTH, height=height)
-    title = f"{table.measure[0].upper()}{table.measure[1:]}; {table.peers[0]} is 1, shorter is better"
+    title = f"{table.measure[0].upper()}{table.measure[1:]}; {table.peers[0]} is 1, less is better"
     _text(svg, "text", title, x=MARGIN, y=MARGIN + 8, weight="bold")
     for value, word in GRID.items():
         _shape(svg, "base" if value == 1 else "grid", x=place_of(value), y=HEAD_HEIGHT - 8, width=1, height=height)
