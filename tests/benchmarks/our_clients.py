@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # The default of our operator and of its peers; more where more are asked for.
 CONCURRENCY = 64
-READER_OPTIONS = ("policy", "prefetch_growth", "prefetch_enabled", "split")
+READER_OPTIONS = ("policy",)
 
 
 def our_words(target: Target) -> dict[str, Any]:
