@@ -120,20 +120,6 @@ class ObstoreOnLoop(ObstoreBlocking):
         self.get = get
 
 
-class ObstoreFsspec(Obstore):
-    """The file of obstore's adapter of fsspec: pyarrow does not take what ``open_reader`` gives."""
-
-    is_blocking = True
-
-    async def open(self) -> None:
-        from obstore.fsspec import FsspecStore
-
-        self.filesystem: Any = FsspecStore("s3", **self.words())
-
-    def file(self, key: str) -> Any:
-        return self.filesystem.open(f"{self.target.bucket}/{key}", "rb")
-
-
 class Opendal(Client):
     """OpenDAL's asynchronous operator."""
 
@@ -154,12 +140,6 @@ class Opendal(Client):
             "disable_ec2_metadata": "true",
             **self.target.given("endpoint", "region", "access_key_id", "secret_access_key"),
         }
-
-    async def chunks(self, key: str, read_bytes: int = MIB) -> AsyncIterator[Any]:
-        file: Any = await self.operator.open(key, "rb")
-        async with file:
-            while True:
-                yield await file.read(read_bytes)
 
     async def size(self, key: str) -> int:
         return (await self.operator.stat(key)).content_length
@@ -185,11 +165,6 @@ class Aiohttp(Client):
             data: bytes = await response.read()
             return data
 
-    async def chunks(self, key: str, read_bytes: int = MIB) -> AsyncIterator[Any]:
-        async with self.request(key) as response:
-            async for chunk in response.content.iter_any():
-                yield chunk
-
 
 class Aiobotocore(Client):
     """aiobotocore: ``get_object``, signed for each request."""
@@ -211,21 +186,6 @@ class Aiobotocore(Client):
 
     async def get(self, key: str, start: int, end: int) -> Any:
         return await self.read(key, Range=f"bytes={start}-{end - 1}")
-
-    async def chunks(self, key: str, read_bytes: int = MIB) -> AsyncIterator[Any]:
-        async with (await self.client.get_object(Bucket=self.target.bucket, Key=key))["Body"] as body:
-            while True:
-                yield await body.read(read_bytes)
-
-    async def size(self, key: str) -> Any:
-        return (await self.client.head_object(Bucket=self.target.bucket, Key=key))["ContentLength"]
-
-    async def put(self, key: str, data: bytes) -> None:
-        await self.client.put_object(Bucket=self.target.bucket, Key=key, Body=data)
-
-    async def count(self, prefix: str) -> int:
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.target.bucket, Prefix=prefix)
-        return sum([len(page["Contents"]) async for page in pages])
 
 
 def botocore_words(target: Target) -> dict[str, Any]:
@@ -418,12 +378,9 @@ CLIENTS: dict[str, Factory] = {
     "obstore get_range, threads": ObstoreBlocking,
     "obstore LocalStore, blocking": ObstoreOnLoop,
     "obstore reader": ObstoreReader,
-    "obstore fsspec": ObstoreFsspec,
     "opendal": Opendal,
     "aiohttp": Aiohttp,
-    "aiohttp body": Aiohttp,
     "aiobotocore": Aiobotocore,
-    "aiobotocore body": Aiobotocore,
     "s3fs": S3fs,
     "s3fs readahead": S3fsFile,
     "boto3": Boto3,

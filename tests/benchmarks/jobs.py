@@ -210,8 +210,8 @@ OBJECTS = (
         contestants={
             name: works.stream(name)
             for name in (
-                *(READER, "aioprefetch stream", "obstore reader", "obstore stream", MOUNTPOINT, "opendal"),
-                *("s3fs readahead", "pyarrow input file", "boto3 body", "aiobotocore body", "aiohttp body"),
+                *(READER, "aioprefetch stream", "obstore reader", "obstore stream", MOUNTPOINT),
+                *("s3fs readahead", "pyarrow input file", "boto3 body"),
             )
         },
         columns=(RATE, WALL, CPU, GETS, OTHERS, SENT, IN_FLIGHT, MEMORY),
@@ -349,7 +349,7 @@ PARQUET = (
     ),
     parquet_job(
         *("open", "3 of the 12 columns of 244 MB, of a file"),
-        ("pyarrow.fs", "aioprefetch sync.open", "s3fs", "obstore fsspec"),
+        ("pyarrow.fs", "aioprefetch sync.open", "s3fs"),
         Bar("read_table of a file, wall", "aioprefetch sync.open", WALL_SECONDS, 1.2, 0.5, ("pyarrow.fs",)),
         Bar("read_table of a file, sent ÷ values", "aioprefetch sync.open", "sent_over_read", 1.1, 1.02),
     ),
@@ -512,17 +512,17 @@ PUT, SIZE = (lambda name, verb=verb: works.requests(name, verb, 400, 16) for ver
 SMALL_REQUESTS = (
     moto_job(
         *("stat", "size and ETag of an object, 16 at once"),
-        in_threads((OBSTORE, "aioprefetch", "opendal", MOUNTPOINT, "aiobotocore"), SIZE, 16),
+        in_threads((OBSTORE, "aioprefetch", "opendal", MOUNTPOINT), SIZE, 16),
         Bar("stat on moto's server, CPU", "aioprefetch", CPU_EACH, 0.8, 0.5, (OBSTORE,)),
     ),
     moto_job(
         *("put", "objects of 2 KiB written, 16 at once"),
-        in_threads((OBSTORE, "aioprefetch", "opendal", "aiobotocore"), PUT, 16),
+        in_threads((OBSTORE, "aioprefetch", "opendal"), PUT, 16),
         Bar("PUT of 2 KiB on moto's server, CPU", "aioprefetch", CPU_EACH, 0.8, 0.5, (OBSTORE,)),
     ),
     moto_job(
         *("list", "8,000 keys listed"),
-        {name: works.listings(name) for name in (OBSTORE, "aioprefetch", MOUNTPOINT, "aiobotocore")},
+        {name: works.listings(name) for name in (OBSTORE, "aioprefetch", MOUNTPOINT)},
         Bar("LIST of 8,000 keys, CPU a key", "aioprefetch", CPU_EACH, 1.25, 1, (OBSTORE,)),
         "key",
     ),

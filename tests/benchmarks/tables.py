@@ -192,7 +192,6 @@ PARQUET_READERS: dict[str, tuple[Factory, Read]] = {
     "polars scan_parquet": (Polars, polars_frame),
     **dict.fromkeys(("pyarrow S3FileSystem", "pyarrow.fs"), (CLIENTS["pyarrow"], by_path)),
     "s3fs": (CLIENTS["s3fs readahead"], whole_table),
-    "obstore fsspec": (CLIENTS["obstore fsspec"], whole_table),
 }
 
 
