@@ -4,20 +4,17 @@ A client is a context. Of its methods it has those that its library has: ``get``
 ``chunks`` (an object in order, without an end: who reads knows its size), ``file``, ``size``, ``put``, ``count``.
 """
 
-import io
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.content import MIB
-from tests.benchmarks.floor import ByHand, Floor
-from tests.benchmarks.job import Target
+from tests.benchmarks.job import Contestant, Target
 from tests.benchmarks.our_clients import (
     Ours,
-    OursBare,
     OursBlocking,
     OursFile,
     OursHedged,
@@ -28,7 +25,7 @@ from tests.benchmarks.our_clients import (
     OursStream,
     OursVerbs,
 )
-from tests.benchmarks.seam import Client, reads_of, whole_of
+from tests.benchmarks.seam import Client, whole_of
 
 # As s3torchconnector divides objects by default, and a target that no connection of these machines reaches.
 MOUNTPOINT_PART_BYTES = 8 << 20
@@ -123,22 +120,8 @@ class ObstoreOnLoop(ObstoreBlocking):
         self.get = get
 
 
-class ObstoreFsspec(Obstore):
-    """The file of obstore's adapter of fsspec: pyarrow does not take what ``open_reader`` gives."""
-
-    is_blocking = True
-
-    async def open(self) -> None:
-        from obstore.fsspec import FsspecStore
-
-        self.filesystem: Any = FsspecStore("s3", **self.words())
-
-    def file(self, key: str) -> Any:
-        return self.filesystem.open(f"{self.target.bucket}/{key}", "rb")
-
-
 class Opendal(Client):
-    """OpenDAL's asynchronous operator; ``options`` are those of ``open``: ``chunk``, ``concurrent``, ``prefetch``."""
+    """OpenDAL's asynchronous operator."""
 
     async def open(self) -> None:
         import opendal
@@ -158,29 +141,8 @@ class Opendal(Client):
             **self.target.given("endpoint", "region", "access_key_id", "secret_access_key"),
         }
 
-    async def chunks(self, key: str, read_bytes: int = MIB) -> AsyncIterator[Any]:
-        file: Any = await self.operator.open(key, "rb", **self.options)
-        async with file:
-            while True:
-                yield await file.read(read_bytes)
-
     async def size(self, key: str) -> int:
         return (await self.operator.stat(key)).content_length
-
-
-class OpendalFile(Opendal):
-    """OpenDAL's blocking file; its reads are short, which pyarrow does not expect, so a buffer makes them full."""
-
-    is_blocking = True
-
-    async def open(self) -> None:
-        import opendal
-
-        self.blocking = opendal.Operator("s3", **self.words())
-
-    def file(self, key: str) -> Any:
-        opened: Any = self.blocking.open(key, "rb")
-        return io.BufferedReader(opened)
 
 
 class Aiohttp(Client):
@@ -203,11 +165,6 @@ class Aiohttp(Client):
             data: bytes = await response.read()
             return data
 
-    async def chunks(self, key: str, read_bytes: int = MIB) -> AsyncIterator[Any]:
-        async with self.request(key) as response:
-            async for chunk in response.content.iter_any():
-                yield chunk
-
 
 class Aiobotocore(Client):
     """aiobotocore: ``get_object``, signed for each request."""
@@ -229,21 +186,6 @@ class Aiobotocore(Client):
 
     async def get(self, key: str, start: int, end: int) -> Any:
         return await self.read(key, Range=f"bytes={start}-{end - 1}")
-
-    async def chunks(self, key: str, read_bytes: int = MIB) -> AsyncIterator[Any]:
-        async with (await self.client.get_object(Bucket=self.target.bucket, Key=key))["Body"] as body:
-            while True:
-                yield await body.read(read_bytes)
-
-    async def size(self, key: str) -> Any:
-        return (await self.client.head_object(Bucket=self.target.bucket, Key=key))["ContentLength"]
-
-    async def put(self, key: str, data: bytes) -> None:
-        await self.client.put_object(Bucket=self.target.bucket, Key=key, Body=data)
-
-    async def count(self, prefix: str) -> int:
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.target.bucket, Prefix=prefix)
-        return sum([len(page["Contents"]) async for page in pages])
 
 
 def botocore_words(target: Target) -> dict[str, Any]:
@@ -279,16 +221,15 @@ class S3fs(Client):
 
 
 class S3fsFile(S3fs):
-    """s3fs as everyone drives it, over fsspec's loop thread: ``open`` with ``cache_type`` and its ``cache_options``."""
+    """s3fs as everyone drives it, over fsspec's loop thread: ``open`` with its default cache."""
 
     is_blocking = True
 
     async def open(self) -> None:
         self.filesystem = self.made()
-        self.get = lambda key, start, end: self.filesystem.cat_file(self.path(key), start=start, end=end)
 
     def file(self, key: str) -> Any:
-        return self.filesystem.open(self.path(key), "rb", **self.options)
+        return self.filesystem.open(self.path(key), "rb")
 
 
 class Boto3(Client):
@@ -314,40 +255,6 @@ class Boto3(Client):
         return self.file(key, Range=f"bytes={start}-{end - 1}").read()
 
 
-class S3transfer(Boto3):
-    """``download_fileobj`` of boto3, in parts and threads; ``options`` are those of a ``TransferConfig``."""
-
-    def read(self, key: str) -> Any:
-        from boto3.s3.transfer import TransferConfig
-
-        kept = io.BytesIO()
-        self.client.download_fileobj(self.target.bucket, key, kept, Config=TransferConfig(**self.options))
-        return kept.getbuffer()
-
-
-class SmartOpen(Boto3):
-    """smart_open, over boto3. For ranges a file for each thread, which asks for no more than a range."""
-
-    async def open(self) -> None:
-        await super().open()
-        self.own = threading.local()
-
-    def file(self, key: str, **more: Any) -> Any:
-        import smart_open
-
-        parameters = {"client": self.client, **more}
-        return smart_open.open(f"s3://{self.target.bucket}/{key}", "rb", transport_params=parameters)
-
-    def get(self, key: str, start: int, end: int) -> Any:
-        if getattr(self.own, "key", "") != key:
-            self.own.key = key
-            # Otherwise each GET is open-ended, and its connection is thrown away with what is still on its way.
-            sizes = dict.fromkeys(("range_chunk_size", "buffer_size"), self.range_bytes)
-            self.own.file = self.file(key, defer_seek=True, **sizes)
-        self.own.file.seek(start)
-        return self.own.file.read(end - start)
-
-
 class Mountpoint(Client):
     """mountpoint-s3's client, as s3torchconnector has it. It takes keys from the environment, and no certificate."""
 
@@ -368,7 +275,6 @@ class Mountpoint(Client):
         )
         bucket = self.target.bucket
         self.get = lambda key, start, end: b"".join(client.get_object(bucket, key, start=start, end=end))
-        self.parts = lambda key: list(client.get_object(bucket, key))
 
     def read(self, key: str) -> Any:
         return b"".join(self.client.get_object(self.target.bucket, key))
@@ -385,7 +291,7 @@ class Mountpoint(Client):
 
 
 class Pyarrow(Client):
-    """Arrow's own file system: ``read_at`` of one open file, which threads may share; ``open_input_stream``."""
+    """Arrow's own file system: ``read_at`` of one open file, which threads may share."""
 
     is_blocking = True
     is_slow = True
@@ -416,17 +322,8 @@ class Pyarrow(Client):
                 file = self.files.setdefault(key, self.file(key))
         return file.read_at(end - start, start)
 
-    def chunks(self, key: str, read_bytes: int = MIB) -> Iterator[Any]:
-        return reads_of(self.filesystem.open_input_stream(self.path(key)), read_bytes)
-
     def read(self, key: str) -> Any:
         return whole_of(self.file(key))
-
-
-class PyarrowFile(Pyarrow):
-    """``open_input_file``, read in order."""
-
-    chunks = Client.chunks
 
 
 class StandardFile(Client):
@@ -463,52 +360,45 @@ class FsspecCache(Client):
 
 
 Factory = Callable[..., Client]
-CACHES = ("none", "bytes", "readahead", "background", "adaptive")
-BLOCK_BYTES = 8 * MIB
 
 # By the names of the tables. Where one blocks, jobs of many requests at once add the number of its threads.
 CLIENTS: dict[str, Factory] = {
     "aioprefetch": OursVerbs,
     "aioprefetch read": OursRead,
-    "aioprefetch operator": OursRead,
     "aioprefetch view": Ours,
     "aioprefetch view, recorded": OursRecorded,
     "aioprefetch read_into": OursInto,
-    "aioprefetch read_into, no layers": OursBare,
     "aioprefetch view, HedgeLayer": OursHedged,
     "aioprefetch reader": OursReader,
     "aioprefetch stream": OursStream,
     "aioprefetch sync file": OursBlocking,
     "aioprefetch sync.open": OursFile,
-    "aioprefetch sync.open, policy parquet": partial(OursFile, policy="parquet"),
     **{f"aioprefetch reader, {policy}": partial(OursReader, policy=policy) for policy in ("random", "adaptive")},
-    "bare protocol": Floor,
-    "bare protocol, GETs of 8 MiB": Floor,
-    "transport by hand": ByHand,
     **dict.fromkeys(("obstore", "obstore get", "obstore get_range", "obstore stream", "obstore LocalStore"), Obstore),
     "obstore get_range, threads": ObstoreBlocking,
     "obstore LocalStore, blocking": ObstoreOnLoop,
     "obstore reader": ObstoreReader,
-    "obstore fsspec": ObstoreFsspec,
     "opendal": Opendal,
-    "opendal file": OpendalFile,
-    "opendal 8 × 8 MiB (tuned)": partial(Opendal, chunk=BLOCK_BYTES, concurrent=8),
     "aiohttp": Aiohttp,
-    "aiohttp body": Aiohttp,
     "aiobotocore": Aiobotocore,
-    "aiobotocore body": Aiobotocore,
     "s3fs": S3fs,
-    **{f"s3fs {cache}": partial(S3fsFile, cache_type=cache) for cache in CACHES},
-    "s3fs adaptive 8 (tuned)": partial(S3fsFile, cache_type="adaptive", cache_options={"concurrency": 8}),
+    "s3fs readahead": S3fsFile,
     "boto3": Boto3,
     "boto3 body": Boto3,
-    "s3transfer": S3transfer,
-    "smart_open": SmartOpen,
     "s3torchconnectorclient": Mountpoint,
-    "s3torchconnectorclient, in parts": Mountpoint,
     "pyarrow": Pyarrow,
-    "pyarrow input stream": Pyarrow,
-    "pyarrow input file": PyarrowFile,
+    "pyarrow input file": Pyarrow,
     "open().read()": StandardFile,
     "fsspec readahead cache": FsspecCache,
 }
+
+
+def in_threads(names: Sequence[str], work: Callable[[str], Contestant], at_once: int) -> dict[str, Contestant]:
+    """A contestant for each client; where it blocks, its name has the number of threads."""
+
+    def titled(name: str) -> str:
+        factory: Any = CLIENTS[name]
+        blocks = getattr(factory, "func", factory).is_blocking
+        return f"{name.removesuffix(', threads')}, {at_once} threads" if blocks else name
+
+    return {titled(name): work(name) for name in names}

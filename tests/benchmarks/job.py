@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,9 +24,9 @@ UNCOUNTED = (f"/{WARM_OBJECT}", f"/{CHECK_OBJECT}")
 
 Sample = dict[str, Any]
 Numbers = dict[str, float]
-# How names tell who is who: our contestants begin so, and what is no peer says so.
+# Names of our contestants begin so.
 OURS = "aioprefetch"
-NO_PEERS = ("(floor)", "(tuned)", "by hand", "bare protocol")
+WALL_SECONDS, CPU_EACH, RATE_EACH = "wall_seconds", "cpu_per_request", "requests_per_second"
 REACHED, MET, MISSED, UNKNOWN = "aim", "met", "missed", "–"
 
 
@@ -85,20 +85,16 @@ CPU = Column(name="cpu_seconds", heading="CPU s", ratio=True)
 GETS = Column(name="gets", heading="GETs", digits=0)
 OTHERS = Column(name="others", heading="HEADs", digits=0)
 SENT = Column(name="sent_bytes", heading="MiB sent", unit=MIB, digits=1)
-KIB_SENT = Column(name="sent_bytes", heading="KiB sent", unit=1 << 10, digits=0)
 SENT_OVER_READ = Column(name="sent_over_read", heading="sent ÷ read", digits=3)
-CONNECTION_COUNT = Column(name="connections", heading="connections", digits=0)
 IN_FLIGHT = Column(name="in_flight", heading="in flight", digits=0)
 RATE = Column(name="bytes_per_second", heading="MiB/s", unit=MIB, digits=0)
 RATE_RATIO = replace(RATE, ratio=True)
 CPU_PER_GIB = Column(name="cpu_per_gib", heading="CPU s/GiB")
 SHARE = Column(name="server_share", heading="nginx busy")
-SERVER_CPU = Column(name="server_cpu_seconds", heading="nginx CPU s")
 PEAK = Column(name="memory_peak_bytes", heading="peak MiB", unit=MIB, digits=0)
 PEAK_RATIO = replace(PEAK, ratio=True)
 MEMORY = Column(name="memory_growth_bytes", heading="RSS + MiB", unit=MIB, digits=0)
-CUT = Column(name="cut", heading="cut", digits=0)
-BATCHES = Column(name="batches", heading="batches", digits=0)
+REQUESTS_EACH = Column(name="requests_per_item", heading="requests each", digits=3)
 
 
 def costs_of(one: str, *, digits: int = 0) -> tuple[Column, Column]:
@@ -114,7 +110,7 @@ class Bar:
     """``number`` of ``ours``, over that of a contestant in ``bases``, is at most ``bar``, better ``aim``.
 
     Without ``bases`` it is the number itself, shown in ``unit``. With several the one beside which we stand worst
-    counts. ``at_least`` turns it round, for rates; ``is_beyond`` takes the difference. ``shape`` says what is done.
+    counts. ``at_least`` turns it round, for rates. ``shape`` says what is done.
     """
 
     shape: str
@@ -126,7 +122,6 @@ class Bar:
     at_least: bool = False
     unit: float = 1.0
     digits: int = 2
-    is_beyond: bool = False
 
     def value(self, samples: Mapping[str, Sequence[Mapping[str, float]]]) -> float | None:
         """The median over the rounds; None where we or one of the bases did not run."""
@@ -140,7 +135,7 @@ class Bar:
             pairs = [(one[self.number], other[self.number]) for one, other in numbers if other.get(self.number)]
             if not pairs:
                 return None
-            medians.append(statistics.median(us - them if self.is_beyond else us / them for us, them in pairs))
+            medians.append(statistics.median(us / them for us, them in pairs))
         return min(medians) if self.at_least else max(medians)
 
     def reaches(self, value: float, limit: float) -> bool:
@@ -172,7 +167,8 @@ class Job:
     ``quick`` says who goes in a quick run: all, none, or those of the bars, else the base and the first of ours.
     ``links`` are further keys of the object, ``copies`` how many there are of it. ``rounds_max`` bounds the rounds of a
     job that takes long. ``checked_apart``: every byte is compared in a round of its own, which is not measured.
-    ``elsewhere`` has contestants that are those of another tree: its root, and their name there.
+    ``loop`` is the package whose event loop runs. ``elsewhere`` has contestants that are those of another tree: its
+    root, and their name there.
     """
 
     name: str
@@ -188,6 +184,7 @@ class Job:
     rounds_max: int | None = None
     checked_apart: bool = False
     links: Sequence[str] = ()
+    loop: str = "asyncio"
     bars: Sequence[Bar] = ()
     elsewhere: Mapping[str, tuple[Path, str]] = field(default_factory=dict)
     quick: Literal["all", "few", "none"] = "few"
@@ -214,11 +211,6 @@ class Job:
 def is_ours(name: str) -> bool:
     """Whether a contestant is aioprefetch."""
     return name.startswith(OURS)
-
-
-def is_peer(name: str) -> bool:
-    """Whether a contestant is a library with its defaults: neither ours, nor a floor, nor tuned by hand."""
-    return not is_ours(name) and not any(mark in name for mark in NO_PEERS)
 
 
 def is_rate(number: str) -> bool:
@@ -248,8 +240,3 @@ def beside_before(job: Job, root: Path) -> Job:
         elsewhere={f"{name}, before": (root.resolve(), name) for name in ours},
         bars=bars,
     )
-
-
-def bar_as_json(bar: Bar, value: float | None) -> dict[str, Any]:
-    """A bar, and what was measured of it."""
-    return {**asdict(bar), "bases": list(bar.bases), "value": value}

@@ -1,4 +1,4 @@
-"""The simulator's nginx, found or installed, and its configuration: the Lua of delays and of bodies that are cut."""
+"""The simulator's nginx, found or installed, and its configuration: the Lua of delays."""
 
 import os
 import shutil
@@ -43,10 +43,6 @@ http {{
         location /{bucket}/ {{
             {delay}
         }}
-        location /{bucket}/cut- {{
-            set $number "";
-            access_by_lua_block {{ {lua_delay} {choose} }}
-        }}
         location /{bucket}/late- {{
             access_by_lua_block {{ {lua_delay} {hold_back} }}
         }}
@@ -55,10 +51,6 @@ http {{
             content_by_lua_block {{ return ngx.exec("/list/" .. (ngx.var["arg_continuation-token"] or "1")) }}
         }}
         location /list/ {{ internal; default_type application/xml; }}
-        location @cut {{
-            content_by_lua_block {{ {cut} }}
-        }}
-        location /whole/ {{ internal; access_log off; rewrite ^/whole(/.*)$ $1 break; }}
         location = /active {{ access_log off; stub_status; }}
         location /mark/ {{ return 204; }}
         location @missing {{
@@ -81,53 +73,14 @@ TLS = """
 SENDING_PACED = "sendfile on;"
 SENDING_AT_FULL_SPEED = "sendfile off; output_buffers 2 128k;"
 
-# Of every hundred requests as many are cut as the key says, evenly spaced: which ones follows from their number alone.
-CHOOSE = """
-    local counts, percent = package.loaded.counts, tonumber(string.match(ngx.var.uri, "^/[^/]+/cut%-(%d+)/"))
+# Of every hundred responses as many as the key says begin after ten times the delay, evenly spaced.
+HOLD_BACK = """
+    local counts, percent = package.loaded.counts, tonumber(string.match(ngx.var.uri, "^/[^/]+/late%-(%d+)/"))
     local number = (counts[percent] or 0) + 1
     counts[percent] = number
     if math.floor(number * percent / 100) > math.floor((number - 1) * percent / 100) then
-        ngx.var.number = number
-        return ngx.exec("@cut")
-    end
-"""
-
-# Likewise, as many of every hundred responses as the key says begin after ten times the delay.
-HOLD_BACK = """
-    local counts, percent = package.loaded.counts, tonumber(string.match(ngx.var.uri, "^/[^/]+/late%-(%d+)/"))
-    local key = "late-" .. percent
-    local number = (counts[key] or 0) + 1
-    counts[key] = number
-    if math.floor(number * percent / 100) > math.floor((number - 1) * percent / 100) then
         ngx.sleep(LATE_SECONDS)
     end
-"""
-
-# A right head, a part of the body, and the end: by turns a reset, which also takes what is still on its way, and a
-# plain close. How much of the body goes out follows from the number of the request, too.
-CUT = """
-    local whole = ngx.location.capture("/whole" .. ngx.var.uri, {method = ngx.HTTP_HEAD})
-    local total = tonumber(whole.header["Content-Length"])
-    local first, last = string.match(ngx.var.http_range or "", "^bytes=(%d+)-(%d*)$")
-    ngx.status = first and 206 or 200
-    first, last = tonumber(first) or 0, math.min(tonumber(last) or total - 1, total - 1)
-    local number = tonumber(ngx.var.number)
-    local length = last - first + 1
-    ngx.header["ETag"] = whole.header["ETag"]
-    ngx.header["Last-Modified"] = whole.header["Last-Modified"]
-    ngx.header["Content-Length"] = length
-    if ngx.status == 206 then
-        ngx.header["Content-Range"] = string.format("bytes %d-%d/%d", first, last, total)
-    end
-    local file = io.open(ngx.var.document_root .. ngx.var.uri, "rb")
-    file:seek("set", first)
-    local part = file:read(math.floor(length * (number * 0.618 % 1)))
-    file:close()
-    if part then ngx.print(part) else ngx.send_headers() end
-    ngx.flush(true)
-    local cuts = package.loaded.counts
-    cuts.made = (cuts.made or 0) + 1
-    return ngx.exit(cuts.made % 2 == 0 and 444 or ngx.ERROR)
 """
 
 
@@ -157,9 +110,7 @@ def configuration(
         root=root,
         delay=f"access_by_lua_block {{ {delay} }}" if delay else "",
         lua_delay=delay,
-        choose=CHOOSE,
         hold_back=HOLD_BACK.replace("LATE_SECONDS", str((LATE_FACTOR - 1) * delay_seconds)),
-        cut=CUT,
         sending=SENDING_PACED if paced else SENDING_AT_FULL_SPEED,
     )
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # The default of our operator and of its peers; more where more are asked for.
 CONCURRENCY = 64
-READER_OPTIONS = ("policy", "prefetch_growth", "prefetch_enabled", "split")
+READER_OPTIONS = ("policy",)
 
 
 def our_words(target: Target) -> dict[str, Any]:
@@ -110,15 +110,6 @@ class OursInto(Ours):
         length = await self.operator.read_into(key, start, buffer[: end - start])
         self.buffers.append(buffer)
         return buffer[:length]
-
-
-class OursBare(OursInto):
-    """``read_into`` of ``Operator.bare``: the service with none of the layers that can be left out."""
-
-    def made(self) -> ap.Operator:
-        import aioprefetch as ap
-
-        return ap.Operator.bare(ap.services.S3(bucket=self.target.bucket, **our_words(self.target)))
 
 
 class OursRecorded(Ours):

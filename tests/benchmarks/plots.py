@@ -1,151 +1,110 @@
-"""Bar charts of records as SVG: how each contestant stands against the best peer, a chart for each group of jobs.
+"""Bar charts of the page's tables as SVG: one measure, and one base, the first peer of the table.
 
-A bar to the right of the line is better than the best peer, one to the left is worse, on a scale of logarithms: twice
-as good and half as good are as long. Written with the XML library of Python; why: docs/decisions.
+A bar to the left of the line is better than the base, one to the right is worse, on a scale of logarithms: half and
+twice are as long. Colours follow the reader's light or dark. Written with the XML library of Python: decision 13 says
+why.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from tests.benchmarks.job import is_ours, is_peer
-from tests.benchmarks.records import Record, columns_of
-from tests.benchmarks.report import Standing, standing
+from tests.benchmarks.page import TABLES, Table, peer_in, times
+from tests.benchmarks.records import Record
 
-WIDTH, NAMES_WIDTH, VALUES_WIDTH = 860, 250, 70
-BAR_HEIGHT, ROW_GAP, HEAD_HEIGHT, MARGIN = 10, 6, 58, 16
+WIDTH, NAMES_WIDTH, MARGIN = 460, 130, 14
+HEAD_HEIGHT, LABEL_HEIGHT, BAR_HEIGHT, ROW_GAP = 54, 18, 16, 10
 # A bar that is longer ends here: the number beside it says how long it is.
-SCALE_MAX = 32.0
-GRID = {1 / 16: "1/16", 1 / 4: "1/4", 1.0: "1", 4.0: "4", 16.0: "16"}
-OUR_COLOURS, PEER_COLOURS, OTHER_COLOURS = ("#1a7f5a", "#8fd0b5"), ("#5b6b7b", "#b9c3cd"), ("#c9a227", "#eadba3")
-CPU_NUMBERS = ("cpu_per_request", "cpu_seconds", "cpu_us")
+SCALE_MAX = 16.0
+# A table of fewer peers shows as much as a plot.
+MIN_PEERS = 3
+GRID = {1 / 8: "1/8", 1 / 2: "1/2", 1.0: "1", 2.0: "2", 8.0: "8"}
+OURS = "aioprefetch"
+STYLE = """
+.card { fill: #ffffff } .text { fill: #24292f } .faint { fill: #57606a } .grid { fill: #d0d7de } .base { fill: #57606a }
+.ours { fill: #1a7f5a } .peer { fill: #8c959f }
+@media (prefers-color-scheme: dark) {
+.card { fill: #1e2129 } .text { fill: #e6e8eb } .faint { fill: #aab2bd } .grid { fill: #3a404b } .base { fill: #aab2bd }
+.ours { fill: #43c493 } .peer { fill: #7a8594 }
+}
+"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
-    """The bars of one job: for each contestant and number, how many times as good as the best peer it is."""
-
-    title: str
-    conditions: str
-    standings: Sequence[Standing]
-    headings: Sequence[str]
-    names: Sequence[str]
-
-    @property
-    def height(self) -> float:
-        """Of all its rows, in pixels."""
-        return HEAD_HEIGHT + len(self.names) * (len(self.standings) * BAR_HEIGHT + ROW_GAP) + MARGIN
-
-
-def panel_of(record: Record) -> Panel | None:
-    """The first number of the table, and CPU where it has that too; None where there is nothing to compare."""
-    columns = columns_of(record)
-    numbers = {columns[0].name: columns[0].heading}
-    numbers |= dict([(column.name, column.heading) for column in columns if column.name in CPU_NUMBERS][:1])
-    found = {heading: standing(record, number) for number, heading in numbers.items()}
-    standings = {heading: one for heading, one in found.items() if one is not None}
-    if not standings:
-        return None
-    return Panel(
-        title=f"{record['job']}: {record['title']}",
-        conditions=record["conditions"]["text"] if record["conditions"] else "no store",
-        standings=tuple(standings.values()),
-        headings=tuple(standings),
-        names=[name for name in record["samples"] if any(name in one.times for one in standings.values())],
-    )
+def bars_of(table: Table, records: Sequence[Record]) -> list[tuple[str, dict[str, float]]]:
+    """For each row with the table's measure and a base, by contestant, how much it takes over the base."""
+    by_job = {record["job"]: record for record in records}
+    found = []
+    for row in table.rows:
+        record = by_job.get(row.job)
+        base = peer_in(record, table.peers[0]) if record else None
+        if record is None or base is None or row.number:
+            continue
+        named = {OURS: row.ours} | {peer: name for peer in table.peers[1:] if (name := peer_in(record, peer))}
+        values = {word: times(record, name, base, table.number) for word, name in named.items()}
+        found.append((row.label.replace("`", ""), {word: one for word, one in values.items() if one is not None}))
+    return found
 
 
-def chart(records: Sequence[Record]) -> str | None:
-    """The SVG of a group; None where no job of it has a peer."""
-    panels = [panel for panel in map(panel_of, records) if panel is not None]
-    if not panels:
-        return None
-    height = sum(panel.height for panel in panels) + MARGIN
+def chart(table: Table, records: Sequence[Record]) -> str:
+    """The SVG of a table."""
+    rows = bars_of(table, records)
+    height = HEAD_HEIGHT + MARGIN + sum(LABEL_HEIGHT + len(bars) * BAR_HEIGHT + ROW_GAP for _, bars in rows)
     svg = ET.Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {height:g}", role="img")
-    svg.set("font-family", "sans-serif")
-    svg.set("font-size", "11")
-    _shape(svg, "rect", width=WIDTH, height=height, fill="#ffffff")
-    top = float(MARGIN)
-    for panel in panels:
-        _draw(svg, panel, top)
-        top += panel.height
+    svg.attrib |= {"width": str(WIDTH), "height": str(height), "font-family": "sans-serif", "font-size": "13"}
+    ET.SubElement(svg, "style").text = STYLE
+    _shape(svg, "card", x=0, y=0, width=WIDTH, height=height)
+    title = f"{table.measure[0].upper()}{table.measure[1:]}; {table.peers[0]} is 1, less is better"
+    _text(svg, "text", title, x=MARGIN, y=MARGIN + 8, weight="bold")
+    for value, word in GRID.items():
+        _shape(svg, "base" if value == 1 else "grid", x=place_of(value), y=HEAD_HEIGHT - 8, width=1, height=height)
+        _text(svg, "faint", word, x=place_of(value), y=HEAD_HEIGHT - 12, anchor="middle")
+    top = float(HEAD_HEIGHT)
+    for label, bars in rows:
+        _text(svg, "text", label, x=MARGIN, y=top + 10, weight="bold")
+        top += LABEL_HEIGHT
+        for name, value in bars.items():
+            _text(svg, "text", name, x=NAMES_WIDTH - 8, y=top + 11, anchor="end")
+            _bar(svg, value, top, "ours" if name == OURS else "peer")
+            top += BAR_HEIGHT
+        top += ROW_GAP
     ET.indent(svg, "")
     return ET.tostring(svg, encoding="unicode") + "\n"
 
 
-def place_of(times: float) -> float:
+def place_of(value: float) -> float:
     """Where a value lies, in pixels from the left."""
-    middle = (NAMES_WIDTH + WIDTH - VALUES_WIDTH) / 2
-    half = middle - NAMES_WIDTH - VALUES_WIDTH
-    bounded = min(max(times, 1 / SCALE_MAX), SCALE_MAX)
-    return middle + half * math.log(bounded) / math.log(SCALE_MAX)
+    room = (WIDTH - NAMES_WIDTH) / 2 - 3 * MARGIN
+    bounded = min(max(value, 1 / SCALE_MAX), SCALE_MAX)
+    return (NAMES_WIDTH + WIDTH) / 2 + room * math.log(bounded) / math.log(SCALE_MAX)
 
 
-def _draw(svg: ET.Element, panel: Panel, top: float) -> None:
-    _text(svg, panel.title, x=MARGIN, y=top + 10, weight="bold", fill="#1f2933")
-    legend = "; ".join(
-        f"{shade}: {heading}, 1 is {one.best_peer}"
-        for shade, heading, one in zip(("dark", "light"), panel.headings, panel.standings, strict=False)
-    )
-    _text(svg, f"{panel.conditions}; {legend}; longer to the right is better", x=MARGIN, y=top + 25, fill="#52606d")
-    first = top + HEAD_HEIGHT - 8
-    for value, label in GRID.items():
-        x = place_of(value)
-        colour = "#1f2933" if value == 1 else "#e1e5ea"
-        _shape(svg, "line", x1=x, x2=x, y1=first, y2=top + panel.height - MARGIN, stroke=colour)
-        _text(svg, label, x=x, y=first - 2, anchor="middle", fill="#7b8794")
-    y = top + HEAD_HEIGHT
-    for name in panel.names:
-        rows = len(panel.standings) * BAR_HEIGHT
-        weight = "bold" if is_ours(name) else "normal"
-        _text(svg, name, x=NAMES_WIDTH - 8, y=y + rows / 2 + 4, anchor="end", weight=weight, fill="#1f2933")
-        for index, one in enumerate(panel.standings):
-            if name in one.times:
-                _bar(svg, one.times[name], y + index * BAR_HEIGHT, _colours(name)[index])
-        y += rows + ROW_GAP
+def _bar(svg: ET.Element, value: float, y: float, kind: str) -> None:
+    one, end = place_of(1.0), place_of(value)
+    _shape(svg, kind, x=min(one, end), y=y, width=max(abs(end - one), 1.0), height=BAR_HEIGHT - 3)
+    anchor, beside = ("start", end + 4) if value >= 1 else ("end", end - 4)
+    _text(svg, "faint", f"{value:.0f}" if value >= 10 else f"{value:.2g}", x=beside, y=y + 11, anchor=anchor)
 
 
-def _bar(svg: ET.Element, times: float, y: float, colour: str) -> None:
-    one, end = place_of(1.0), place_of(times)
-    _shape(svg, "rect", x=min(one, end), y=y, width=max(abs(end - one), 1.0), height=BAR_HEIGHT - 1, fill=colour)
-    anchor, beside = ("start", end + 4) if times >= 1 else ("end", end - 4)
-    _text(svg, _times(times), x=beside, y=y + BAR_HEIGHT - 1, anchor=anchor, fill="#52606d", size=9)
+def _shape(svg: ET.Element, kind: str, **attributes: float) -> None:
+    ET.SubElement(svg, "rect", {"class": kind, **_written(attributes)})
 
 
-def _colours(name: str) -> tuple[str, str]:
-    if is_ours(name):
-        return OUR_COLOURS
-    return PEER_COLOURS if is_peer(name) else OTHER_COLOURS
+def _text(svg: ET.Element, kind: str, words: str, *, anchor: str = "", weight: str = "", **attributes: float) -> None:
+    how = {"text-anchor": anchor, "font-weight": weight}
+    given = {name: value for name, value in how.items() if value}
+    ET.SubElement(svg, "text", {"class": kind, **given, **_written(attributes)}).text = words
 
 
-def _times(value: float) -> str:
-    """A factor as people write it: 1/4 is written 0.25."""
-    return f"{value:.0f} ×" if value >= 10 else f"{value:.2g} ×"
+def _written(attributes: Mapping[str, float]) -> dict[str, str]:
+    return {name: f"{value:.1f}".removesuffix(".0") for name, value in attributes.items()}
 
 
-def _shape(svg: ET.Element, kind: str, **attributes: object) -> None:
-    ET.SubElement(svg, kind, _written(attributes))
-
-
-def _text(
-    svg: ET.Element,
-    words: str,
-    *,
-    anchor: str = "start",
-    weight: str = "normal",
-    size: int | None = None,
-    **attributes: object,
-) -> None:
-    element = ET.SubElement(svg, "text", _written(attributes))
-    element.text = words
-    if anchor != "start":
-        element.set("text-anchor", anchor)
-    if weight != "normal":
-        element.set("font-weight", weight)
-    if size is not None:
-        element.set("font-size", str(size))
-
-
-def _written(attributes: Mapping[str, object]) -> dict[str, str]:
-    return {name: f"{value:.1f}" if isinstance(value, float) else str(value) for name, value in attributes.items()}
+def write_plots(directory: Path, records: Sequence[Record]) -> list[Path]:
+    """Write the plots; the files."""
+    written = []
+    for table in TABLES:
+        if len(table.peers) >= MIN_PEERS:
+            written.append(directory / f"{table.name}.svg")
+            written[-1].write_text(chart(table, records), "utf-8")
+    return written

@@ -12,12 +12,15 @@ import resource
 import shutil
 import sys
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.benchmarks import cold_process
-from tests.benchmarks.content import expected
+from tests.benchmarks.content import MIB, expected
 from tests.benchmarks.job import CHECK_OBJECT, Contestant, Sample, Target
+from tests.benchmarks.our_clients import our_words
 from tests.benchmarks.simulator import BUCKET
 from tests.stores.rclone_server import RcloneS3Server
 
@@ -35,6 +38,12 @@ async def completed(command: list[str], environment: Mapping[str, str]) -> str:
     if process.returncode != 0:
         raise RuntimeError((complaint.decode().strip().splitlines() or ["no message"])[-1])
     return (printed.decode().splitlines() or [""])[-1]
+
+
+def children_cpu_seconds() -> float:
+    """The time on a CPU of all processes that have ended and were waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def cold(name: str, *, keys_in_environment: bool = False) -> Contestant:
@@ -55,6 +64,43 @@ def cold(name: str, *, keys_in_environment: bool = False) -> Contestant:
 
         await first_byte(CHECK_OBJECT)  # the same object under a key whose traffic is not counted
         return await first_byte(target.key)
+
+    return run
+
+
+async def read_at_once(count: int, arguments: Sequence[str], checksum: int) -> float:
+    """Let processes read an object, beginning at the same moment; the seconds that the slowest took."""
+    pipes: dict[str, Any] = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
+    command = [sys.executable, "-m", "tests.probes.shared_reader", *arguments]
+    processes = [await asyncio.create_subprocess_exec(*command, **pipes) for _ in range(count)]
+    for process in processes:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"ready\n"
+    outputs = await asyncio.gather(*(process.communicate(b"go\n") for process in processes))
+    found = [json.loads(output) for output, _ in outputs]
+    assert [one["crc"] for one in found] == [checksum] * count, "other bytes"
+    return float(max(one["seconds"] for one in found))
+
+
+def sharing(count: int, scheme: str, *, is_filled: bool) -> Contestant:
+    """Processes that read one object through one cache on disk, empty or filled by another one before."""
+
+    async def run(target: Target) -> Sample:
+        words: dict[str, Any] = our_words(target) if scheme == "s3" else {}
+        store = "s3:/" if scheme == "s3" else target.endpoint_url
+        block_bytes, memory_bytes = target.size_bytes // 32, max(256 * MIB, target.size_bytes)
+        url = f"{store}/{target.bucket}/{target.key}"
+        arguments = (url, target.scratch, str(block_bytes), str(memory_bytes), json.dumps(words))
+        checksum = 0
+        for start in range(0, target.size_bytes, MIB):
+            checksum = zlib.crc32(expected(start, min(start + MIB, target.size_bytes)), checksum)
+        if is_filled:
+            await read_at_once(1, arguments, checksum)
+        began, before = time.time(), children_cpu_seconds()
+        wall_seconds = await read_at_once(count, arguments, checksum)
+        cpu_seconds = children_cpu_seconds() - before
+        usage = {"began": began, "wall_seconds": wall_seconds, "cpu_seconds": cpu_seconds}
+        return {**usage, "received_bytes": target.size_bytes}
 
     return run
 
@@ -118,12 +164,11 @@ def sync(name: str, *, is_up: bool) -> Contestant:
             "PYTHONDONTWRITEBYTECODE": "",  # Programs that are installed are compiled.
         }
         command = command_of(name, places, target.endpoint_url)
-        started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        began, before = time.perf_counter(), children_cpu_seconds()
         await completed(command, os.environ | settings)
-        wall_seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+        usage = {"wall_seconds": time.perf_counter() - began, "cpu_seconds": children_cpu_seconds() - before}
         if not is_up:
             check_files(files)
-        cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        return {"wall_seconds": wall_seconds, "cpu_seconds": cpu_seconds, "items": FILES}
+        return {**usage, "items": FILES}
 
     return run

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from aioprefetch import sync
-from tests.benchmarks import page, records, report
+from tests.benchmarks import page, plots, records, report
 from tests.benchmarks.job import ROOT, Job, Target, beside_before, is_ours
-from tests.benchmarks.jobs import GROUPS, JOBS, UnknownJob, chosen
-from tests.benchmarks.jobs.machine import YOURS
+from tests.benchmarks.jobs import JOBS, YOURS
 from tests.benchmarks.nginx import Unavailable, install_nginx
 from tests.benchmarks.our_clients import recipe_of
 from tests.benchmarks.records import Record
@@ -29,11 +28,29 @@ ROUNDS = 5
 SCRATCH = ROOT / "build" / "benchmarks"
 
 
+class UnknownJob(Exception):
+    """There is no such job; the text says which there are."""
+
+
+def chosen(names: Sequence[str]) -> list[Job]:
+    """The jobs of these names, all without any, in their order. Each may be a list with commas.
+
+    A name is that of a job, or the beginning of some. UnknownJob: no job has such a name.
+    """
+    wanted = [name for listed in names for name in listed.split(",") if name]
+    found: set[str] = set()
+    for name in wanted:
+        matching = [name] if name in JOBS else [job for job in JOBS if job.startswith(name)]
+        if not matching:
+            raise UnknownJob(f"there is no job {name!r}; there are: {', '.join(JOBS)}")
+        found.update(matching)
+    return [job for name, job in JOBS.items() if name in found or not wanted]
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    groups = "; ".join(f"{group.name}: {', '.join(job.name for job in group.jobs)}" for group in GROUPS)
-    made = argparse.ArgumentParser(prog="make bench", description=__doc__, epilog=f"Jobs by group: {groups}.")
-    made.add_argument("jobs", nargs="*", metavar="JOB", help="jobs or groups, or the beginning of a name; default all")
+    made = argparse.ArgumentParser(prog="make bench", description=__doc__, epilog=f"Jobs: {', '.join(JOBS)}.")
+    made.add_argument("jobs", nargs="*", metavar="JOB", help="jobs, or the beginning of their names; default all")
     made.add_argument(
         "--rounds",
         type=int,
@@ -50,11 +67,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--url", help="measure an object of yours instead, s3://bucket/key, by keys of the environment")
     made.add_argument("--json", type=Path, metavar="FILE", help="write every number of this run there as well")
     made.add_argument("--output", type=Path, metavar="DIR", help="where results.json and the plots go")
-    made.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
-    made.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: show these records")
-    made.add_argument(
-        "--page", action="store_true", help="measure nothing: fill docs/reference/performance.md in again"
-    )
+    made.add_argument("--page", action="store_true", help="measure nothing: fill the documentation in again")
     return made
 
 
@@ -67,8 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             jobs = [job.with_only(job.barred) for job in jobs if job.bars]
         if options.before:
             jobs = [beside_before(job, options.before) for job in jobs if any(map(is_ours, job.contestants))]
-        if options.source or options.page:
-            return show(options, jobs)
+        if options.page:
+            write_results(page.PLOTS, records.load(page.RESULTS))
+            return 0
         if options.url:
             return measure_yours(options)
         if any(job.conditions for job in jobs):
@@ -80,46 +94,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def show(options: argparse.Namespace, jobs: Sequence[Job]) -> int:
-    """Show what was measured before: print the tables, or fill the page in."""
-    source = options.source or page.RESULTS
-    names = list(JOBS) if options.page else [job.name for job in jobs]
-    found = records.merged([], [record for record in records.load(source) if record["job"] in names], order=names)
-    if not found:
-        print(f"there are no results in {source}", file=sys.stderr)
-        return 2
-    if options.page:
-        write_results(page.PLOTS, found)
-    else:
-        shown = [(report.markdown if options.markdown else report.text)(record) for record in found]
-        print("\n\n".join([*([] if options.bars else shown), *bars_of(options, found)]))
-    return 0
-
-
 def measure(options: argparse.Namespace, jobs: Sequence[Job]) -> int:
     """Run jobs, print each as it ends, and keep the results; 1 when a contestant failed."""
-    group_of = {job.name: group.name for group in GROUPS for job in group.jobs}
     rounds = options.rounds or (1 if options.quick else ROUNDS)
     is_part = options.quick or options.only or options.bars or options.before or rounds < ROUNDS
     directory = options.output or (SCRATCH if is_part else page.PLOTS)
     left_out = [job for job in jobs if options.quick and not options.only and not job.quick_names]
     measured = records.circumstances()
     began = time.monotonic()
-    found: list[Record] = []
-    print(report.circumstances_line(measured), flush=True)
+    found = []
     for job in [job for job in jobs if job not in left_out]:
         result = run_job(job, rounds=rounds, quick=options.quick, only=options.only)
-        found.append(records.record_of(result, group=group_of[job.name], measured=measured))
-        print("\n" + (report.markdown if options.markdown else report.text)(found[-1]), flush=True)
+        found.append(result)
+        print(f"\n{report.text(result)}", flush=True)
         if options.json:
-            records.save(options.json, found)
+            records.save(options.json, [records.record_of(one, measured) for one in found])
         # After each job: a run that is ended has not been in vain.
-        write_results(directory, records.merged(records.load(directory / "results.json"), found, order=list(JOBS)))
-    print("".join(f"\n{table}" for table in bars_of(options, found)), flush=True)
+        write_results(
+            directory, [*records.load(directory / "results.json"), records.record_of(result, measured, whole=False)]
+        )
+    print(f"\n{report.bars_text(found)}", flush=True)
     if left_out:
         print(f"\nnot in quick runs: {', '.join(job.name for job in left_out)}")
     print(f"\n{time.monotonic() - began:.0f} s; results and plots: {directory}", flush=True)
-    return 1 if any(record["failures"] for record in found) else 0
+    return 1 if any(result.failures for result in found) else 0
 
 
 def measure_yours(options: argparse.Namespace) -> int:
@@ -130,23 +128,17 @@ def measure_yours(options: argparse.Namespace) -> int:
     size_bytes = sync.run(recipe_of(target).stat(key)).size
     target = replace(target, size_bytes=size_bytes or 0)
     result = run_job(YOURS, rounds=options.rounds or 3, quick=False, only=options.only, target=target)
-    record = records.record_of(result, group="", measured=records.circumstances())
-    print((report.markdown if options.markdown else report.text)(record))
-    return 1 if record["failures"] else 0
-
-
-def bars_of(options: argparse.Namespace, found: Sequence[Record]) -> list[str]:
-    """The table of what is wanted; none where nothing is."""
-    table = (report.bars_markdown if options.markdown else report.bars_text)(found)
-    return [table] if table else []
+    print(report.text(result))
+    return 1 if result.failures else 0
 
 
 def write_results(directory: Path, found: Sequence[Record]) -> None:
-    """Keep what is shown of records, and their plots, in a directory; the page shows those that are its own."""
-    records.save(directory / "results.json", [records.trimmed(record) for record in found])
-    page.write_plots(directory, found)
+    """Keep records, the last of each job, and their plots in a directory; the pages show those that are their own."""
+    kept = records.latest(found, order=list(JOBS))
+    records.save(directory / "results.json", kept)
+    plots.write_plots(directory, kept)
     if directory == page.PLOTS:
-        page.write_page(found)
+        page.write_pages(kept)
 
 
 if __name__ == "__main__":

@@ -20,12 +20,13 @@ from tests.benchmarks.job import (
     UNCOUNTED,
     WARM_BYTES,
     WARM_OBJECT,
+    Bar,
     Job,
     Numbers,
     Sample,
     Target,
 )
-from tests.benchmarks.simulator import Conditions, Simulator
+from tests.benchmarks.simulator import Simulator
 
 SAMPLE_SECONDS_MAX = 600
 # The server writes its times in milliseconds.
@@ -41,6 +42,11 @@ class Result:
     samples: dict[str, list[Numbers]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def rounds(self) -> int:
+        """How often the contestants went."""
+        return max((len(rounds) for rounds in self.samples.values()), default=0)
+
     def medians(self) -> dict[str, Numbers]:
         """Every number of every contestant: the median over the rounds, not a number where none has it."""
         return {
@@ -53,10 +59,8 @@ class Result:
 
     def ratio(self, name: str, number: str) -> float | None:
         """The median over the rounds of what this contestant needed against the base; None without a base."""
-        base = self.samples.get(next(iter(self.job.contestants)), [])
-        pairs = zip(self.samples[name], base, strict=False)
-        ratios = [one[number] / other[number] for one, other in pairs if other[number]]
-        return statistics.median(ratios) if ratios else None
+        base = next(iter(self.job.contestants))
+        return Bar("", name, number, 0.0, 0.0, (base,)).value(self.samples)
 
 
 class ContestantFailed(Exception):
@@ -77,7 +81,7 @@ def run_job(job: Job, *, rounds: int, quick: bool, only: Sequence[str] = (), tar
     if job.conditions is None:
         with job.store() if job.store else contextlib.nullcontext("") as endpoint_url:
             given = target or Target(endpoint_url=endpoint_url, every_byte=quick, size_bytes=job.size_bytes)
-            _run_rounds(result, names, rounds, lambda name: _numbers_of(sample_of(job, name, given), []))
+            _run_rounds(result, names, rounds, lambda name: _numbers_of(sample_of(job, name, given)))
         return result
     with Simulator(job.conditions) as simulator:
         size_bytes = (quick and job.quick_size_bytes) or job.size_bytes
@@ -119,19 +123,14 @@ def _run_rounds(result: Result, names: Sequence[str], rounds: int, one_sample: C
 
 def _sample_with_traffic(job: Job, name: str, simulator: Simulator, target: Target) -> Numbers:
     simulator.take_requests()
-    server_seconds = simulator.cpu_seconds()
     sample = sample_of(job, name, target)
-    server_seconds = simulator.cpu_seconds() - server_seconds
     since = sample.get("began", 0.0) - CLOCKS_DIFFER_SECONDS
     requests = [one for one in simulator.take_requests() if not one.uri.endswith(UNCOUNTED) and one.start >= since]
-    numbers = _numbers_of(sample, requests, target.size_bytes, job.conditions)
-    return {**numbers, "server_cpu_seconds": server_seconds}
+    return _numbers_of(sample, requests)
 
 
-def _numbers_of(
-    sample: Sample, requests: Sequence[Request], size_bytes: int = 0, conditions: Conditions | None = None
-) -> Numbers:
-    """The numbers of a sample, and what follows from the requests that the server saw since its clock started."""
+def _numbers_of(sample: Sample, requests: Sequence[Request] | None = None) -> Numbers:
+    """The numbers of a sample, and what follows from the requests that a simulator saw since its clock started."""
     numbers: Numbers = {key: value for key, value in sample.items() if isinstance(value, (int, float))}
     wall, received, items = (numbers.get(name, 0.0) for name in ("wall_seconds", "received_bytes", "items"))
     if items and wall:
@@ -140,17 +139,14 @@ def _numbers_of(
     if received and wall:
         numbers["bytes_per_second"] = received / wall
         numbers["cpu_per_gib"] = numbers["cpu_seconds"] * (1 << 30) / received
-    if conditions is None:
+    if requests is None:
         return numbers
-    traffic = summed(requests, size_bytes)
+    traffic = summed(requests)
     numbers |= traffic
     if items:
         numbers["requests_per_item"] = len(requests) / items
     if received:
         numbers["sent_over_read"] = traffic["sent_bytes"] / received
-    if items and received and "workers" in numbers:
-        numbers["request_seconds"] = wall * numbers["workers"] / items
-        numbers["nominal_seconds"] = conditions.request_seconds(received / items)
     return numbers
 
 

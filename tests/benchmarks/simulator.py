@@ -6,11 +6,10 @@ module, before each response. The bandwidth is SO_MAX_PACING_RATE on the listeni
 connection inherits: the kernel spaces the packets, to within 1 % of the rate at one connection and at nine. (nginx's
 own ``limit_rate`` never makes up for a late timer: 5 % too slow, and 15 to 25 % beside eight other connections.)
 
-Of the bodies of keys below ``cut-5/``, 5 % are cut in the middle, by turns with a reset and with a plain close; any
-other percentage likewise. Of the responses below ``late-1/``, 1 % begin after ten times the delay. Over TLS it shows a
-certificate of an authority of its own.
+Of the responses to keys below ``late-1/``, 1 % begin after ten times the delay; any other percentage likewise. Over TLS
+it shows a certificate of an authority of its own.
 
-``python -m tests.benchmarks.simulator`` serves until Ctrl-C. How right it is: the job ``simulator`` of the benchmarks.
+``python -m tests.benchmarks.simulator`` serves until Ctrl-C.
 """
 
 import argparse
@@ -34,7 +33,6 @@ from xml.sax.saxutils import escape
 
 from tests.benchmarks.access_log import LOG_FORMAT, AccessLog, Request
 from tests.benchmarks.content import write_object
-from tests.benchmarks.meter import cpu_seconds_of
 from tests.benchmarks.nginx import MODULES, Unavailable, configuration, install_nginx
 from tests.stores.certificates import write_certificates
 
@@ -58,10 +56,6 @@ class Conditions:
     first_byte_seconds: float = 0.030
     bandwidth: int | None = 90_000_000
     tls: bool = False
-
-    def request_seconds(self, size_bytes: float) -> float:
-        """How long a GET of ``size_bytes`` takes at best."""
-        return self.first_byte_seconds + (size_bytes / self.bandwidth if self.bandwidth else 0.0)
 
     def __str__(self) -> str:
         rate = f"{self.bandwidth / 1e6:g} MB/s per connection" if self.bandwidth else "no limit of bandwidth"
@@ -175,10 +169,6 @@ class Simulator:
         """The process that serves."""
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         return int(children[0])
-
-    def cpu_seconds(self) -> float:
-        """The CPU time of the server so far."""
-        return cpu_seconds_of(self.worker_pid)
 
     def _directory(self, parent: Path | None) -> Path:
         return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="aioprefetch-bench-", dir=parent)))

@@ -132,9 +132,9 @@ def _stat(pid: int) -> list[str]:
 # --- local files ------------------------------------------------------------------------------------------------------
 
 
-def made(suffix: str, count: int, write: Callable[[Path, int], None]) -> str:
+def made(folder: str, suffix: str, count: int, write: Callable[[Path, int], None]) -> str:
     """The directory of some files, written unless they are there."""
-    directory = DATA / suffix
+    directory = DATA / folder
     directory.mkdir(parents=True, exist_ok=True)
     for number in range(count):
         path = directory / f"{number}.{suffix}"
@@ -179,8 +179,8 @@ def write_csv(path: Path, number: int, *, rows: int = 500_000) -> None:
     csv.write_csv(pa.table(columns), path)
 
 
-table_files = partial(made, "parquet", 8, write_parquet)
-csv_files = partial(made, "csv", 4, write_csv)
+table_files = partial(made, "parquet", "parquet", 8, write_parquet)
+csv_files = partial(made, "csv", "csv", 4, write_csv)
 
 
 def of_files(files: Callable[[], str], query: Callable[[SparkSession, str], DataFrame]) -> Contestant:

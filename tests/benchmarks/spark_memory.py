@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.benchmarks.content import MIB
 from tests.benchmarks.job import PEAK, Bar, Contestant, Job, Sample, Target
-from tests.benchmarks.spark import DATA, family, session
+from tests.benchmarks.spark import family, made, session
 
 WORKER_BYTES_MAX = 400 * MIB
 BLOB_BYTES = 150 * MIB
@@ -31,16 +31,14 @@ class Files:
     def directory(self) -> str:
         """Where they are, made unless they are there."""
         stem, _, suffix = self.name.partition(".")
-        directory = DATA / f"memory-{stem}"
-        directory.mkdir(parents=True, exist_ok=True)
-        first, begun = directory / f"0.{suffix}", directory / "begun"
-        if not first.exists():
-            self.write(begun)
-            begun.rename(first)
-        for number in range(1, self.links):
-            with contextlib.suppress(FileExistsError):
-                (directory / f"{number}.{suffix}").hardlink_to(first)
-        return str(directory)
+
+        def write(path: Path, number: int) -> None:
+            if number:
+                path.hardlink_to(path.with_name(f"0.{suffix}"))
+            else:
+                self.write(path)
+
+        return made(f"memory-{stem}", suffix, self.links, write)
 
 
 def parquet(path: Path, *, rows: int, size: int = 0, distinct: int = 10_000, **how: Any) -> None:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,16 +133,6 @@ def whole_table(client: Any, key: str, columns: Columns) -> pa.Table:
         return pq.read_table(file, columns=columns and list(columns))
 
 
-def row_groups(client: Any, key: str, columns: Columns) -> pa.Table:
-    """The demo's way: row group after row group, column chunk after column chunk, nothing planned."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with client.file(key) as file:
-        parquet = pq.ParquetFile(file, pre_buffer=False)
-        return pa.concat_tables(parquet.read_row_group(index, columns) for index in range(parquet.num_row_groups))
-
-
 def by_path(client: Any, key: str, columns: Columns) -> pa.Table:
     """``read_table`` with Arrow's own file system and a path: Arrow does everything."""
     import pyarrow.parquet as pq
@@ -151,27 +140,14 @@ def by_path(client: Any, key: str, columns: Columns) -> pa.Table:
     return pq.read_table(client.path(key), filesystem=client.filesystem, columns=columns and list(columns))
 
 
-def by_our_path(client: Any, key: str, columns: Columns, *, as_dataset: bool = False) -> pa.Table:
-    """``ap.arrow.filesystem``, and a path in it: for ``read_table``, or for a dataset."""
-    import pyarrow.dataset as ds
+def by_our_path(client: Any, key: str, columns: Columns) -> pa.Table:
+    """``read_table`` with ``ap.arrow.filesystem`` and a path in it."""
     import pyarrow.parquet as pq
 
     import aioprefetch as ap
 
-    filesystem, wanted = ap.arrow.filesystem(client.operator.operator), columns and list(columns)
-    if as_dataset:
-        return ds.dataset(key, filesystem=filesystem).to_table(columns=wanted)
-    return pq.read_table(key, filesystem=filesystem, columns=wanted)
-
-
-def by_fsspec(client: Any, key: str, columns: Columns) -> pa.Table:
-    """``fsspec.parquet``: it reads the footer, plans the ranges and fetches them at once, over s3fs."""
-    import pyarrow.parquet as pq
-    from fsspec.parquet import open_parquet_file
-
-    wanted = columns and list(columns)
-    with open_parquet_file(client.path(key), fs=client.filesystem, columns=wanted, engine="pyarrow") as file:
-        return pq.read_table(file, columns=wanted)
+    filesystem = ap.arrow.filesystem(client.operator.operator)
+    return pq.read_table(key, filesystem=filesystem, columns=columns and list(columns))
 
 
 async def our_table(client: Any, key: str, columns: Columns) -> pa.Table:
@@ -206,75 +182,16 @@ def polars_frame(client: Any, key: str, columns: Columns) -> pa.Table:
     return (frame if columns is None else frame.select(columns)).collect().to_arrow()
 
 
-def polars_table(client: Any, key: str, columns: Columns) -> pa.Table:
-    """``read_parquet`` of polars."""
-    import polars as pl
-
-    wanted = None if columns is None else list(columns)
-    return pl.read_parquet(f"s3://{client.path(key)}", columns=wanted, storage_options=client.words).to_arrow()
-
-
-def our_frame(client: Any, key: str, columns: Columns, *, rows: int | None = None) -> pa.Table:
-    """``ap.polars.scan_parquet``, all rows or the first ones."""
-    from aioprefetch.polars import scan_parquet
-
-    frame = scan_parquet(key, operator=client.operator.operator)
-    frame = frame if columns is None else frame.select(columns)
-    return (frame if rows is None else frame.head(rows)).collect().to_arrow()
-
-
-def polars_head(client: Any, key: str, columns: Columns, *, rows: int = 10) -> pa.Table:
-    """The first rows by ``scan_parquet`` of polars."""
-    import polars as pl
-
-    frame = pl.scan_parquet(f"s3://{client.path(key)}", storage_options=client.words)
-    return frame.select(columns or NAMES).head(rows).collect().to_arrow()
-
-
-def polars_of_our_file(client: Any, key: str, columns: Columns) -> pa.Table:
-    """``polars.read_parquet`` of a file object of ours. polars reads all of it."""
-    import polars as pl
-
-    with client.operator.open(key) as file:
-        readable: Any = file
-        return pl.read_parquet(readable).to_arrow()
-
-
-def of_file(name: str, read: Read = whole_table) -> tuple[Factory, Read]:
-    """A client of the table of clients, whose file pyarrow reads."""
-    return CLIENTS[name], read
-
-
-READ_TABLE = "aioprefetch parquet.read_table"
-ARROW = "aioprefetch arrow.filesystem"
-PYARROW = "pyarrow S3FileSystem"
-POLARS = ("polars scan_parquet", "polars read_parquet")
 # Who reads Parquet: the client, and the call.
 PARQUET_READERS: dict[str, tuple[Factory, Read]] = {
-    READ_TABLE: (Ours, our_table),
+    "aioprefetch parquet.read_table": (Ours, our_table),
     "aioprefetch parquet.scan": (Ours, our_scan),
     "aioprefetch scan.to_reader": (OursForThreads, our_reader),
-    "aioprefetch": of_file("aioprefetch sync.open"),
-    "aioprefetch sync.open": of_file("aioprefetch sync.open"),
-    "aioprefetch sync.open, policy parquet": of_file("aioprefetch sync.open, policy parquet"),
-    "aioprefetch, row groups": of_file("aioprefetch sync.open", row_groups),
-    ARROW: (OursForThreads, by_our_path),
-    f"{ARROW}, dataset": (OursForThreads, partial(by_our_path, as_dataset=True)),
-    "aioprefetch polars.scan_parquet": (OursForThreads, our_frame),
-    "polars read_parquet, file of aioprefetch": (OursForThreads, polars_of_our_file),
-    POLARS[0]: (Polars, polars_frame),
-    POLARS[1]: (Polars, polars_table),
-    **dict.fromkeys((PYARROW, "pyarrow.fs"), (CLIENTS["pyarrow"], by_path)),
-    "pyarrow S3FileSystem, row groups": of_file("pyarrow", row_groups),
-    "s3fs fsspec.parquet": (CLIENTS["s3fs readahead"], by_fsspec),
-    **{f"s3fs {cache}": of_file(f"s3fs {cache}") for cache in ("readahead", "background", "adaptive")},
-    "s3fs": of_file("s3fs readahead"),
-    **{f"s3fs {cache}, row groups": of_file(f"s3fs {cache}", row_groups) for cache in ("readahead", "adaptive")},
-    "obstore fsspec": of_file("obstore fsspec"),
-    "opendal": of_file("opendal file"),
-    "smart_open": of_file("smart_open"),
-    **{f"{name}, row groups": of_file(name, row_groups) for name in ("obstore fsspec", "smart_open")},
-    "opendal, row groups": of_file("opendal file", row_groups),
+    "aioprefetch sync.open": (CLIENTS["aioprefetch sync.open"], whole_table),
+    "aioprefetch arrow.filesystem": (OursForThreads, by_our_path),
+    "polars scan_parquet": (Polars, polars_frame),
+    **dict.fromkeys(("pyarrow S3FileSystem", "pyarrow.fs"), (CLIENTS["pyarrow"], by_path)),
+    "s3fs": (CLIENTS["s3fs readahead"], whole_table),
 }
 
 
@@ -304,9 +221,7 @@ async def warm(client: Any) -> None:
 Check = Callable[[Any, Target, Columns], int]
 
 
-def table(
-    reader: tuple[Factory, Read], columns: Columns = None, *, check: Check = check_doubles, **options: Any
-) -> Contestant:
+def table(reader: tuple[Factory, Read], columns: Columns, *, check: Check) -> Contestant:
     """Read a table once, measured from the opening to the last value."""
     factory, read = reader
 
@@ -316,44 +231,27 @@ def table(
             await warm(client)
             meter = Meter()
             if client.is_blocking:
-                found = await asyncio.to_thread(read, client, target.key, columns, **options)
+                found = await asyncio.to_thread(read, client, target.key, columns)
             else:
-                found = await read(client, target.key, columns, **options)
+                found = await read(client, target.key, columns)
             usage = meter.stop()
         return {**usage, "received_bytes": check(found, target, columns)}
 
     return run
 
 
-def check_head(found: pa.Table, target: Target, columns: Columns) -> int:
-    """Compare the first rows."""
-    rows = found.num_rows
-    assert found.to_pydict() == {name: column_values(NAMES.index(name), rows).tolist() for name in columns or NAMES}
-    return int(rows) * len(columns or NAMES) * VALUE_BYTES
-
-
 # --- Lance ------------------------------------------------------------------------------------------------------------
 
 DIMENSION = 128
-VERSIONS = ("2.0", "2.2")
 # What a row takes in a file of each version; 2.2 packs ids and compresses texts.
 ROW_BYTES = {"2.0": 555.3, "2.2": 530.8}
-# Of a file without vectors.
-NARROW_ROW_BYTES = 52
 # pylance cuts pages by what it holds, and what it is given at once is never cut: this is what datasets give it.
 WRITE_ROWS = 8192
 WORDS = ("ridge", "harbour", "lantern", "meadow", "copper", "quarry", "willow", "thicket")
 
 
-def lance_table(rows: int, *, is_narrow: bool = False) -> pa.Table:
-    """Ids that ascend, doubles, short texts, and vectors of 128 floats or the doubles twice more; in batches."""
-    import pyarrow as pa
-
-    return pa.Table.from_batches(list(_lance_batches(rows, is_narrow=is_narrow)))
-
-
-def _lance_batches(rows: int, *, is_narrow: bool) -> Iterator[pa.RecordBatch]:
-    """A batch follows from where it starts alone."""
+def lance_batches(rows: int) -> Iterator[pa.RecordBatch]:
+    """Ids that ascend, doubles, short texts, and vectors of 128 floats. A batch follows from where it starts alone."""
     import numpy as np
     import pyarrow as pa
 
@@ -362,25 +260,21 @@ def _lance_batches(rows: int, *, is_narrow: bool) -> Iterator[pa.RecordBatch]:
         count = min(WRITE_ROWS, rows - start)
         numbers = range(start, start + count)
         value = pa.array(generator.random(WRITE_ROWS)[:count])
-        columns: dict[str, pa.Array] = {
+        floats = generator.random((WRITE_ROWS, DIMENSION), dtype=np.float32)[:count]
+        columns = {
             "id": pa.array(np.arange(start, start + count)),
             "value": value,
             "text": pa.array([f"{WORDS[row % 7]} {WORDS[row % 8]} {row * 7919 % 100_003}" for row in numbers]),
+            "vector": pa.FixedSizeListArray.from_arrays(pa.array(floats.reshape(-1)), DIMENSION),
         }
-        if is_narrow:
-            columns |= {"again": value, "and again": value}
-        else:
-            floats = generator.random((WRITE_ROWS, DIMENSION), dtype=np.float32)[:count]
-            columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(floats.reshape(-1)), DIMENSION)
         yield pa.RecordBatch.from_pydict(columns)
 
 
-def write_lance(path: Path, size_bytes: int, *, version: str = "2.0", is_narrow: bool = False) -> None:
+def write_lance(path: Path, size_bytes: int, *, version: str) -> None:
     """Write a file of a version of the format, of as many rows as take about ``size_bytes`` in version 2.0."""
     from lance.file import LanceFileWriter
 
-    rows = size_bytes // NARROW_ROW_BYTES if is_narrow else rows_of(size_bytes, "2.0")
-    batches = list(_lance_batches(rows, is_narrow=is_narrow))
+    batches = list(lance_batches(rows_of(size_bytes, "2.0")))
     with LanceFileWriter(str(path), batches[0].schema, version=version) as writer:
         for batch in batches:
             writer.write_batch(batch)
@@ -416,19 +310,22 @@ LANCE_READERS = {
     "aioprefetch lance.scan": 0,
     "pylance": 65_536,
     "pylance, 1024 rows a batch": 1024,
-    "pylance, batches": 65_536,
 }
 PYLANCE = tuple(name for name, batch_rows in LANCE_READERS.items() if batch_rows)
 
 
-def lance(name: str, question: Question, version: str) -> Contestant:
+def lance(name: str, asked: str, version: str) -> Contestant:
     """Ask a file, after a row of the object under another key: code, connections and threads are warm."""
 
+    question = QUESTIONS[asked]
+
     async def run(target: Target) -> Sample:
+        import pyarrow as pa
+
         rows = rows_of(target.size_bytes, version)
         ask = _ask_pylance if LANCE_READERS[name] else _ask_us
         usage, found = await ask(target, name, question.asked(rows))
-        right = question.response(lance_table(rows))
+        right = question.response(pa.Table.from_batches(list(lance_batches(rows))))
         assert found.column_names == right.column_names, f"columns {found.column_names}"
         assert found.num_rows == right.num_rows, f"{found.num_rows} rows of {right.num_rows}"
         for column in right.column_names:
@@ -455,59 +352,20 @@ async def _ask_us(target: Target, name: str, asked: Mapping[str, Any]) -> tuple[
 
 
 async def _ask_pylance(target: Target, name: str, asked: Mapping[str, Any]) -> tuple[dict[str, float], pa.Table]:
-    import pyarrow as pa
     from lance.file import LanceFileReader
 
-    def opened(key: str, columns: Any = None) -> Any:
+    def opened(key: str) -> Any:
         words = {**target.given(*PYLANCE_WORDS), "allow_http": "true"}
-        return LanceFileReader(f"s3://{target.bucket}/{key}", words, columns)
+        return LanceFileReader(f"s3://{target.bucket}/{key}", words)
 
     kept = opened(CHECK_OBJECT)  # its connections are those of the other file
     kept.read_range(0, 1).to_table()
     batch_rows, meter = LANCE_READERS[name], Meter()
-    reader = opened(target.key, asked.get("columns"))
-    if "take" in asked:
-        results = reader.take_rows(asked["take"], batch_size=batch_rows)
-    elif "rows" in asked:
+    reader = opened(target.key)
+    if "rows" in asked:
         start, stop = asked["rows"]
         results = reader.read_range(start, stop - start, batch_size=batch_rows)
     else:
         results = reader.read_all(batch_size=batch_rows)
-    is_in_batches = name.endswith("batches")
-    found = pa.Table.from_batches(list(results.to_batches())) if is_in_batches else results.to_table()
+    found = results.to_table()
     return meter.stop(), found
-
-
-# --- how many rows a batch has ----------------------------------------------------------------------------------------
-
-
-def summed(format_name: str, batch_rows: int) -> Contestant:
-    """Scan with batches of ``batch_rows`` rows, and touch each value once: numbers themselves, the lengths of texts."""
-
-    async def run(target: Target) -> Sample:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        def touched(batch: pa.RecordBatch) -> float:
-            numbers = (pc.binary_length(one) if pa.types.is_string(one.type) else one for one in batch.columns)
-            return float(sum(pc.sum(one).as_py() for one in numbers))
-
-        warm_pyarrow()
-        async with Ours(target) as client:
-            from aioprefetch import lance, parquet
-
-            scan: Any = {"parquet": parquet, "lance": lance}[format_name].scan
-            async for batch in scan(client.operator, CHECK_OBJECT, rows=(0, 8)):
-                touched(batch)
-            total, rows, batches = 0.0, 0, 0
-            meter = Meter()
-            async for batch in scan(client.operator, target.key, batch_rows=batch_rows):
-                total, rows, batches = total + touched(batch), rows + batch.num_rows, batches + 1
-            usage = meter.stop()
-        # Doubles are evenly spread between 0 and 1. In the Lance file ids are the most by far.
-        right = rows * COLUMNS / 2 if format_name == "parquet" else rows * (rows - 1) / 2
-        assert rows, "no rows"
-        assert abs(total - right) < 0.01 * right, f"the sum is {total}, about {right} was expected"
-        return {**usage, "batches": batches}
-
-    return run

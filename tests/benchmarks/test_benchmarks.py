@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import page, records, report
+from tests.benchmarks import page, plots, records, report
 from tests.benchmarks.job import is_ours
 from tests.benchmarks.jobs import JOBS
 from tests.benchmarks.nginx import ready_nginx
@@ -35,8 +35,7 @@ def test_a_job_runs(name: str) -> None:
     ours = [one for one in job.quick_names if is_ours(one)] or job.quick_names[:1]
     result = run_job(job.with_only(ours), rounds=1, quick=True)
     assert {one: why for one, why in result.failures.items() if not why.startswith(MISSING)} == {}
-    record = records.record_of(result, group="", measured={})
-    assert report.cells(record)[1:], "a table without a row"
+    assert report.cells(result)[1:], "a table without a row"
 
 
 def test_every_bar_names_contestants_of_its_job() -> None:
@@ -46,9 +45,22 @@ def test_every_bar_names_contestants_of_its_job() -> None:
             assert bar.reaches(bar.aim, bar.bar), f"the aim of {bar.shape} is beyond its bar"
 
 
-def test_the_page_and_its_plots_show_the_results_beside_them(tmp_path: Path) -> None:
+def test_the_pages_and_their_plots_show_the_results_beside_them(tmp_path: Path) -> None:
     kept = records.load(page.RESULTS)
-    text = page.PAGE.read_text("utf-8")
-    assert page.filled(text, kept) == text, "refresh it: python -m tests.benchmarks.run --page"
-    drawn = {path.name: path.read_text("utf-8") for path in page.write_plots(tmp_path, kept)}
+    texts = [path.read_text("utf-8") for path in page.PAGES]
+    assert [page.filled(text, kept) for text in texts] == texts, "refresh it: python -m tests.benchmarks.run --page"
+    drawn = {path.name: path.read_text("utf-8") for path in plots.write_plots(tmp_path, kept)}
     assert drawn == {path.name: path.read_text("utf-8") for path in page.PLOTS.glob("*.svg")}
+    assert [name for name in drawn if f"(plots/{name})" not in texts[0]] == []
+
+
+def test_every_row_of_the_page_was_measured_and_can_be_again() -> None:
+    kept = {record["job"]: record for record in records.load(page.RESULTS)}
+    assert kept.keys() <= JOBS.keys()
+    rows = [row for table in page.TABLES for row in table.rows]
+    assert [row.label for row in rows if row.ours not in kept[row.job]["samples"]] == []
+    assert [row.label for row in rows if row.ours not in JOBS[row.job].contestants] == []
+
+
+def test_the_pages_are_short() -> None:
+    assert {path.name: words for path in page.PAGES if (words := len(path.read_text("utf-8").split())) > 1200} == {}

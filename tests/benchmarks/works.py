@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import os
 import random
+import tempfile
 import time
-import zipfile
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks.clients import CLIENTS
-from tests.benchmarks.content import MIB, PAGE_BYTES, check, expected
+from tests.benchmarks.content import MIB, PAGE_BYTES, check, expected, write_object
 from tests.benchmarks.job import CHECK_OBJECT, OBJECT, WARM_BYTES, WARM_OBJECT, Contestant, Sample, Target
 from tests.benchmarks.meter import Meter
 from tests.benchmarks.seam import Client
@@ -149,13 +151,6 @@ def look_at(part: ReadableBuffer, start: int) -> None:
         assert int.from_bytes(view[-PAGE_BYTES : 8 - PAGE_BYTES], "big") == start + length - PAGE_BYTES
 
 
-def every_page(part: ReadableBuffer, start: int) -> None:
-    """The offset that each page begins with."""
-    stamps = bytes(memoryview(part).cast("B").cast("Q")[:: PAGE_BYTES // 8])
-    right = b"".join(at.to_bytes(8, "big") for at in range(start, start + len(memoryview(part)), PAGE_BYTES))
-    assert stamps == right, f"a page is not where it belongs in the range at {start}"
-
-
 async def read_ranges(client: Client, key: str, length: int, places: Iterable[int], verify: Verify | None) -> None:
     """Read ranges of one length, as many at once as the client is made for.
 
@@ -177,7 +172,7 @@ async def read_ranges(client: Client, key: str, length: int, places: Iterable[in
     await each(call, places, client.in_flight, in_threads=blocking)
 
 
-def ranges(name: str, shape: Shape, *, verify: Verify = look_at, prefix: str = "") -> Contestant:
+def ranges(name: str, shape: Shape) -> Contestant:
     """Ranges all over the object: first of the small one, to open connections; some that are compared; then all."""
 
     async def run(target: Target) -> Sample:
@@ -188,11 +183,11 @@ def ranges(name: str, shape: Shape, *, verify: Verify = look_at, prefix: str = "
             if not target.is_local:
                 await read_ranges(client, WARM_OBJECT, small.range_bytes, warming, None)
             checked = shape.places(target.size_bytes, shape.checked_count())
-            await read_ranges(client, prefix + CHECK_OBJECT, length, checked, compare_all)
+            await read_ranges(client, CHECK_OBJECT, length, checked, compare_all)
             count = shape.count(is_quick=target.every_byte, is_slow=client.is_slow)
             places = shape.places(target.size_bytes, count)
             meter = Meter(target.server_pid)
-            await read_ranges(client, prefix + target.key, length, places, verify)
+            await read_ranges(client, target.key, length, places, look_at)
             usage = meter.stop()
         return {**usage, "items": count, "received_bytes": count * length, "workers": shape.in_flight}
 
@@ -296,33 +291,29 @@ async def cache_hits(target: Target) -> Sample:
             return {**meter.stop(), "items": len(keys)}
 
 
-def whole(name: str, by: str = "read", **options: Any) -> Contestant:
+def whole(name: str, by: str = "read") -> Contestant:
     """One object by the one call that gives all of it, compared when the clock has stopped."""
 
     async def run(target: Target) -> Sample:
-        async with CLIENTS[name](target, **options) as client:
+        async with CLIENTS[name](target) as client:
             call = getattr(client, by)
-            await awaited(call(WARM_OBJECT)) if by != "read_all" or not target.is_local else None
+            await awaited(call(WARM_OBJECT))
             meter = Meter(target.server_pid)
-            parts = await awaited(call(target.key))
+            data = await awaited(call(target.key))
             usage = meter.stop()
-        offset = 0
-        for part in parts if isinstance(parts, list) else [parts]:
-            offset += check(part, offset, every_byte=target.every_byte)
-        assert offset == target.size_bytes, f"read {offset} bytes of {target.size_bytes}"
-        return {**usage, "items": 1, "received_bytes": offset}
+        length = check(data, 0, every_byte=target.every_byte)
+        assert length == target.size_bytes, f"read {length} bytes of {target.size_bytes}"
+        return {**usage, "items": 1, "received_bytes": length}
 
     return run
 
 
-def stream(name: str, *, range_bytes: int = MIB, has_holes: bool = False) -> Contestant:
+def stream(name: str, *, has_holes: bool = False) -> Contestant:
     """One object in order in reads of 1 MiB, measured from the opening to the last byte."""
 
     async def run(target: Target) -> Sample:
-        def look(chunk: ReadableBuffer, offset: int) -> int:
-            return check_pages(chunk, offset) if has_holes else check(chunk, offset, every_byte=target.every_byte)
-
-        async with CLIENTS[name](target, 1, range_bytes) as client:
+        look = check_pages if has_holes else partial(check, every_byte=target.every_byte)
+        async with CLIENTS[name](target) as client:
             await read_through(iterated(client, WARM_OBJECT), WARM_BYTES)
             meter = Meter(target.server_pid)
             await read_through(iterated(client, target.key), target.size_bytes, look)
@@ -340,12 +331,10 @@ def readers(name: str, count: int, read_bytes: int = MIB, **options: Any) -> Con
         async with CLIENTS[name](target, count, read_bytes, **options) as client:
             with ThreadPoolExecutor(count) as threads:
                 await read_through(iterated(client, WARM_OBJECT, MIB, threads), WARM_BYTES)
+                look = partial(check, every_byte=target.every_byte)
                 meter, began = Meter(target.server_pid), time.perf_counter()
 
                 async def read(number: int) -> None:
-                    def look(chunk: ReadableBuffer, offset: int) -> int:
-                        return check(chunk, offset, every_byte=target.every_byte)
-
                     chunks = iterated(client, f"{target.key}-{number}", read_bytes, threads)
                     await read_through(chunks, target.size_bytes, look)
                     ends.append(time.perf_counter() - began)
@@ -361,67 +350,40 @@ def readers(name: str, count: int, read_bytes: int = MIB, **options: Any) -> Con
     return run
 
 
-def openings(count: int, at_once: int, read_bytes: int, options: Mapping[str, Any]) -> Contestant:
-    """Readers of ours that open, read a little and close, each of an object of its own."""
-
-    async def run(target: Target) -> Sample:
-        async with CLIENTS["aioprefetch read"](target) as client:
-
-            async def one(number: int) -> None:
-                async with client.operator.reader(f"{target.key}-{number}", **options) as reader:  # type: ignore[attr-defined]
-                    data = await reader.read_at(0, read_bytes)
-                assert check(data, 0, every_byte=True) == read_bytes
-
-            meter = Meter()
-            await each(one, range(count), at_once)
-            return {**meter.stop(), "items": count}
-
-    return run
-
-
 # --- where the bytes are ----------------------------------------------------------------------------------------------
 
 
-def tier(before: int, *, memory_bytes: int = 96 * MIB, on_disk: bool = False, is_another: bool = False) -> Contestant:
-    """One pass over an object, after others by the same operator, or by one with less memory on the same directory.
+@contextlib.contextmanager
+def local_store() -> Iterator[str]:
+    """The URL of a directory of files that are in the page cache, and no longer to be written."""
+    with tempfile.TemporaryDirectory(prefix="aioprefetch-bench-") as directory:
+        path = Path(directory, OBJECT)
+        write_object(path, 256 * MIB)
+        write_object(Path(directory, WARM_OBJECT), WARM_BYTES)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        os.link(path, Path(directory, CHECK_OBJECT))
+        yield f"file://{directory}"
 
-    Writing is behind reading, and gives way: more than one pass puts every block on disk.
+
+async def from_disk(target: Target) -> Sample:
+    """One pass over an object, of which an operator with less memory has put every block on disk.
+
+    Writing is behind reading, and gives way: more than one pass puts all of them there.
     """
 
-    async def run(target: Target) -> Sample:
-        def made(memory_bytes: int) -> Client:
-            disk = {"disk_cache": target.scratch} if on_disk else {}
-            return CLIENTS["aioprefetch reader"](target, memory_bytes=memory_bytes, **disk)
+    def made(memory_bytes: int) -> Client:
+        return CLIENTS["aioprefetch reader"](target, memory_bytes=memory_bytes, disk_cache=target.scratch)
 
-        def look(chunk: ReadableBuffer, offset: int) -> int:
-            return check(chunk, offset, every_byte=target.every_byte)
-
-        if is_another:
-            async with made(96 * MIB) as filling:
-                for _ in range(before):
-                    await read_through(iterated(filling, target.key), target.size_bytes)
-        async with made(memory_bytes) as client:
-            await read_through(iterated(client, WARM_OBJECT), WARM_BYTES)
-            for _ in range(0 if is_another else before):
-                await read_through(iterated(client, target.key), target.size_bytes)
-            meter = Meter(target.server_pid)
-            await read_through(iterated(client, target.key), target.size_bytes, look)
-            return {**meter.stop(), "received_bytes": target.size_bytes}
-
-    return run
-
-
-def checksum(function: Callable[[memoryview], object]) -> Contestant:
-    """A checksum over pieces of 1 MiB; seconds for a GiB."""
-
-    async def run(target: Target) -> Sample:
-        data = memoryview(expected(0, 256 * MIB))
-        meter = Meter()
-        for start in range(0, len(data), MIB):
-            function(data[start : start + MIB])
-        return {**meter.stop(), "items": 256, "received_bytes": len(data)}
-
-    return run
+    async with made(96 * MIB) as filling:
+        for _ in range(3):
+            await read_through(iterated(filling, target.key), target.size_bytes)
+    async with made(1024 * MIB) as client:
+        await read_through(iterated(client, WARM_OBJECT), WARM_BYTES)
+        look = partial(check, every_byte=target.every_byte)
+        meter = Meter(target.server_pid)
+        await read_through(iterated(client, target.key), target.size_bytes, look)
+        return {**meter.stop(), "received_bytes": target.size_bytes}
 
 
 def hits(name: str) -> Contestant:
@@ -439,14 +401,12 @@ def hits(name: str) -> Contestant:
             meter = Meter()
             for place in places:
                 await get(OBJECT, place, place + PAGE_BYTES)
-            usage = meter.stop()
-        microseconds = {"wall_us": usage["wall_seconds"], "cpu_us": usage["cpu_seconds"]}
-        return {**usage, **{name: seconds / count * 1e6 for name, seconds in microseconds.items()}}
+            return {**meter.stop(), "items": count}
 
     return run
 
 
-# --- small requests, archives, an object of the user's ----------------------------------------------------------------
+# --- small requests, an object of the user's --------------------------------------------------------------------------
 
 
 def key_names(count: int) -> list[str]:
@@ -490,38 +450,6 @@ def listings(name: str) -> Contestant:
             for _ in range(times):
                 assert await awaited(client.count("keys/")) == KEYS
             return {**meter.stop(), "items": times * KEYS}
-
-    return run
-
-
-MEMBER_BYTES = 60_000
-
-
-def member(number: int) -> bytes:
-    """What is in a member of an archive: nothing that a compression would make smaller."""
-    return random.Random(number).randbytes(MEMBER_BYTES)
-
-
-def write_archive(path: Path, size_bytes: int) -> None:
-    """An archive of as many members as have room, stored as they are."""
-    with zipfile.ZipFile(path, "w") as archive:
-        for number in range(size_bytes // MEMBER_BYTES):
-            archive.writestr(f"directory/member-{number:05}", member(number))
-
-
-def members(name: str, count: int) -> Contestant:
-    """From opening an archive to the last of some members at random."""
-
-    async def run(target: Target) -> Sample:
-        async with CLIENTS[name](target) as client:
-            with client.file(WARM_OBJECT) as file:
-                file.read(1)
-            meter = Meter()
-            with client.file(target.key) as file, zipfile.ZipFile(file) as archive:
-                for each_name in random.Random(4).sample(archive.namelist(), count):
-                    number = int(each_name.rpartition("-")[2])
-                    assert archive.read(each_name) == member(number), f"other bytes in {each_name}"
-            return {**meter.stop(), "items": count}
 
     return run
 
