@@ -20,7 +20,8 @@ the record of all fields as one page of ``SimpleStruct`` without nulls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -28,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from aioprefetch.errors import Unsupported, UntrustedMetadata
+from aioprefetch.errors import Error, Unexpected, Unsupported, UntrustedMetadata
 from aioprefetch.lance.physical.protocols import (
     Capacity,
     EncodedPage,
@@ -309,6 +310,49 @@ class FieldDecoder(ScheduledPages[PageT_contra], Protocol[PageT_contra]):
 
     def drain(self, rows: int) -> ArrayTask:
         """Take the next ``rows`` rows, which are loaded."""
+
+
+class RowsOfPage(Protocol):
+    """A scheduled page."""
+
+    @property
+    def rows(self) -> int:
+        """The number of its wanted rows."""
+
+
+RowsOfPageT = TypeVar("RowsOfPageT", bound=RowsOfPage)
+
+
+def next_rows(pages: Iterable[RowsOfPageT], taken: int, rows: int) -> Iterator[tuple[RowsOfPageT, int, int]]:
+    """The pages of the next ``rows`` rows, where ``taken`` of the first page are taken.
+
+    Each comes with its taken rows and its share of the rows.
+    """
+    for page in pages:
+        if rows <= 0:
+            return
+        count = min(rows, page.rows - taken)
+        yield page, taken, count
+        rows -= count
+        taken = 0
+    if rows > 0:
+        raise Unexpected("more rows were asked for than pages were scheduled", operation="scan")
+
+
+@contextmanager
+def blamed_on(name: str, path: str) -> Iterator[None]:
+    """Add field and file to errors, and turn errors of numpy and Arrow into ``UntrustedMetadata``."""
+    try:
+        yield
+    except Error as error:
+        raise error.add_context(operation="scan", path=path, field=name) from error.__cause__
+    except MemoryError as error:
+        message = f"a batch of field {name!r} does not fit into memory: ask for fewer rows a batch"
+        raise Unsupported(message, operation="scan", path=path) from error
+    except (pa.ArrowException, ValueError, TypeError, IndexError, OverflowError) as error:
+        # Every number is checked where it is read. This is the safety net for a missing check.
+        message = f"the pages of field {name!r} contradict themselves: {error}"
+        raise UntrustedMetadata(message, operation="scan", path=path) from error
 
 
 # The maximum size of a batch of more than one row, because of 32-bit offsets of strings and lists.

@@ -29,6 +29,7 @@ from aioprefetch.lance.output import (
     assemble,
     dictionary,
     is_small_rest,
+    next_rows,
 )
 from aioprefetch.lance.physical import encodings as enc
 from aioprefetch.lance.physical.encodings import (
@@ -440,17 +441,9 @@ class PrimitiveDecoder:
         self._pages.clear()
 
     def _spans(self, rows: int) -> Iterator[tuple[ValuePage, int, int]]:
-        """The pages of the next ``rows`` rows: each with its taken rows and its share of the rows."""
-        skip = self._taken
-        index = 0
-        while rows > 0:
-            page = self._at(index)
+        for page, skip, count in next_rows(self._pages, self._taken, rows):
             assert not isinstance(page, BlobPage), "a page that was not waited for"
-            count = min(rows, page.rows - skip)
             yield page, skip, count
-            rows -= count
-            skip = 0
-            index += 1
 
     def _open(self, index: int) -> bool:
         """Replace a page of blobs by its pages of values, if they are scheduled."""
