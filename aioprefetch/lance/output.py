@@ -487,10 +487,15 @@ class RecordRoot:
 
 
 def _record_batch(schema: pa.Schema, tasks: Sequence[ArrayTask], rows: int) -> pa.RecordBatch:
-    if not tasks:  # Only a struct without fields can give Arrow a number of rows without columns.
-        empty = pa.StructArray.from_buffers(pa.struct([]), rows, [None])
-        return pa.RecordBatch.from_struct_array(empty).replace_schema_metadata(schema.metadata)
+    if not tasks:
+        return rows_without_columns(schema, rows)
     return pa.RecordBatch.from_arrays([task.decode() for task in tasks], schema=schema)
+
+
+def rows_without_columns(schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    """A batch of rows without columns, made from a struct without fields: only that gives Arrow a number of rows."""
+    empty = pa.StructArray.from_buffers(pa.struct([]), rows, [None])
+    return pa.RecordBatch.from_struct_array(empty).replace_schema_metadata(schema.metadata)
 
 
 def _release(spent: list[PendingRead]) -> None:
