@@ -32,7 +32,7 @@ from aioprefetch.filters import (
     named_columns,
     row_mask,
 )
-from aioprefetch.lance.output import WrappedColumn, fixed_width, merge_dictionaries
+from aioprefetch.lance.output import WrappedColumn, fixed_width, merge_dictionaries, rows_without_columns
 from aioprefetch.lance.schema import Field, arrow_schema, check_known, project, with_whole_rows
 from aioprefetch.ranges import Range
 from aioprefetch.row_ranges import RowNumbers
@@ -265,12 +265,6 @@ class _Decoded:
         tasks, self._tasks = self._tasks, ()
         for task in tasks:
             task.release()
-
-
-def rows_without_columns(schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    """A batch of rows without columns, made from a struct without fields: only that gives Arrow a number of rows."""
-    empty = pa.StructArray.from_buffers(pa.struct([]), rows, [None])
-    return pa.RecordBatch.from_struct_array(empty).replace_schema_metadata(schema.metadata)
 
 
 def _nothing() -> None:

@@ -20,19 +20,19 @@ the record of all fields as one page of ``SimpleStruct`` without nulls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from aioprefetch.errors import Unsupported, UntrustedMetadata
+from aioprefetch.errors import Error, Unexpected, Unsupported, UntrustedMetadata
 from aioprefetch.lance.physical.protocols import (
     Capacity,
     EncodedPage,
-    OutputBuffer,
     PageRows,
     PhysicalPageDecoder,
     Slice,
@@ -48,35 +48,6 @@ SMALL_SHARE = 4
 KEPT_BYTES_MAX = 64 << 10
 
 AnyPage = PhysicalPageDecoder | EncodedPage
-
-
-@dataclass(frozen=True, slots=True)
-class BufferLayout:
-    """The layout of an output buffer: a bitmap, fixed-width values, ``rows + 1`` offsets, or the bytes of texts.
-
-    ``width`` is the size of a value or an offset in bytes.
-    """
-
-    kind: Literal["bits", "values", "offsets", "bytes"]
-    width: int = 1
-
-
-def layout(kind: pa.DataType) -> list[BufferLayout]:
-    """The output buffers of a type, validity first. ``Unsupported`` for a type that no page can hold."""
-    if pa.types.is_null(kind):
-        return []
-    validity = BufferLayout("bits")
-    if pa.types.is_dictionary(kind):
-        return layout(kind.index_type)
-    if pa.types.is_fixed_size_list(kind):
-        return [validity, *layout(kind.value_type)]
-    if pa.types.is_struct(kind):
-        return [validity, *(buffer for child in _children(kind) for buffer in layout(child.type))]
-    if offset_bytes(kind):
-        return [validity, BufferLayout("offsets", offset_bytes(kind)), BufferLayout("bytes")]
-    if pa.types.is_boolean(kind):
-        return [validity, BufferLayout("bits")]
-    return [validity, BufferLayout("values", fixed_width(kind))]
 
 
 def offset_bytes(kind: pa.DataType) -> int:
@@ -125,28 +96,27 @@ def _children(kind: pa.DataType) -> list[pa.Field]:
 def assemble(kind: pa.DataType, pieces: Sequence[PageRows[AnyPage]]) -> pa.Array:
     """The rows of ``pieces``, one after the other, as an array of type ``kind``.
 
-    The pages decode to ``layout(kind)``. Those of a ``dictionary`` type are built by ``dictionary``.
+    The pages decode to its row buffers. Those of a ``dictionary`` type are built by ``dictionary``.
     ``UntrustedMetadata`` for pages that contradict themselves, ``Unsupported`` for more than 32-bit offsets hold.
     """
-    parts = [_plain(piece) for piece in pieces if piece.rows]
-    rows = sum(part.rows for part in parts)
-    if len(parts) == 1 and not is_small_rest(parts[0]):
-        buffers = parts[0].page.slice(parts[0].skip, rows)
-        if buffers is not None:
-            return build(kind, rows, buffers)
-    return build(kind, rows, bridge(layout(kind), parts))
+    pieces = [piece for piece in pieces if piece.rows]
+    parts = [_plain(piece) for piece in pieces]
+    if not parts:
+        return pa.array([], kind)
+    if len(parts) > 1 or is_small_rest(pieces[0]):
+        return build(kind, sum(part.rows for part in parts), bridge(parts))
+    return build(kind, parts[0].rows, parts[0].page.slice(parts[0].skip, parts[0].rows))
 
 
 def _plain(piece: PageRows[AnyPage]) -> PageRows[PhysicalPageDecoder]:
     page = piece.page
-    decode = getattr(page, "decoded", None)
-    if decode is None:
-        return piece  # type: ignore[return-value]  # not an EncodedPage
-    decoded, skip = decode(piece.skip, piece.rows)
-    return PageRows(decoded, skip, piece.rows)  # The decoded page does not share memory with the page.
+    if isinstance(page, PhysicalPageDecoder):
+        return PageRows(page, piece.skip, piece.rows)
+    decoded, skip = page.decoded(piece.skip, piece.rows)
+    return PageRows(decoded, skip, piece.rows)
 
 
-def is_small_rest(piece: PageRows[PhysicalPageDecoder]) -> bool:
+def is_small_rest(piece: PageRows[AnyPage]) -> bool:
     """Whether the rows are the last few rows of a large page.
 
     Pages of nulls do not count, since they hold no memory.
@@ -156,36 +126,22 @@ def is_small_rest(piece: PageRows[PhysicalPageDecoder]) -> bool:
     return piece.page.size_bytes(0, piece.page.rows) > KEPT_BYTES_MAX
 
 
-def bridge(buffers: Sequence[BufferLayout], parts: Sequence[PageRows[PhysicalPageDecoder]]) -> list[Slice | None]:
+def bridge(parts: Sequence[PageRows[PhysicalPageDecoder]]) -> list[Slice | None]:
     """Decode all parts into one allocation for each buffer. A buffer is ``None`` if no part needs it."""
-    capacities = [Capacity() for _ in buffers]
+    capacities = [Capacity() for _ in parts[0].page.buffers]
     for part in parts:
         part.page.update_capacity(part.skip, part.rows, capacities)
-    targets = [_target(buffer, capacity) for buffer, capacity in zip(buffers, capacities, strict=True)]
+    targets = [buffer.target(capacity) for buffer, capacity in zip(parts[0].page.buffers, capacities, strict=True)]
     for part in parts:
         part.page.decode_into(part.skip, part.rows, targets)
     return [None if target is None else target.memory for target in targets]
-
-
-def _target(buffer: BufferLayout, capacity: Capacity) -> OutputBuffer | None:
-    match buffer.kind:
-        case "bits":
-            return OutputBuffer(allocate((capacity.size + 7) // 8)) if capacity.is_needed else None
-        case "values":
-            return OutputBuffer(allocate(capacity.size))
-        case "bytes":
-            return OutputBuffer(allocate(capacity.size))
-        case "offsets":
-            memory = allocate((capacity.size + 1) * buffer.width).view(np.int32 if buffer.width == 4 else np.int64)
-            memory[0] = 0
-            return OutputBuffer(memory, 1)
 
 
 # --- from buffers to arrays -------------------------------------------------------------------------------------------
 
 
 def build(kind: pa.DataType, rows: int, buffers: Sequence[Slice | None]) -> pa.Array:
-    """An array of the buffers, which are in the order of ``layout(kind)``. Only unaligned values are copied.
+    """An array of the buffers, which are in Arrow's order. Only unaligned values are copied.
 
     ``UntrustedMetadata`` for text that is not UTF-8, which readers of Arrow rely on.
     """
@@ -356,6 +312,49 @@ class FieldDecoder(ScheduledPages[PageT_contra], Protocol[PageT_contra]):
         """Take the next ``rows`` rows, which are loaded."""
 
 
+class RowsOfPage(Protocol):
+    """A scheduled page."""
+
+    @property
+    def rows(self) -> int:
+        """The number of its wanted rows."""
+
+
+RowsOfPageT = TypeVar("RowsOfPageT", bound=RowsOfPage)
+
+
+def next_rows(pages: Iterable[RowsOfPageT], taken: int, rows: int) -> Iterator[tuple[RowsOfPageT, int, int]]:
+    """The pages of the next ``rows`` rows, where ``taken`` of the first page are taken.
+
+    Each comes with its taken rows and its share of the rows.
+    """
+    for page in pages:
+        if rows <= 0:
+            return
+        count = min(rows, page.rows - taken)
+        yield page, taken, count
+        rows -= count
+        taken = 0
+    if rows > 0:
+        raise Unexpected("more rows were asked for than pages were scheduled", operation="scan")
+
+
+@contextmanager
+def blamed_on(name: str, path: str) -> Iterator[None]:
+    """Add field and file to errors, and turn errors of numpy and Arrow into ``UntrustedMetadata``."""
+    try:
+        yield
+    except Error as error:
+        raise error.add_context(operation="scan", path=path, field=name) from error.__cause__
+    except MemoryError as error:
+        message = f"a batch of field {name!r} does not fit into memory: ask for fewer rows a batch"
+        raise Unsupported(message, operation="scan", path=path) from error
+    except (pa.ArrowException, ValueError, TypeError, IndexError, OverflowError) as error:
+        # Every number is checked where it is read. This is the safety net for a missing check.
+        message = f"the pages of field {name!r} contradict themselves: {error}"
+        raise UntrustedMetadata(message, operation="scan", path=path) from error
+
+
 # The maximum size of a batch of more than one row, because of 32-bit offsets of strings and lists.
 BATCH_BYTES_MAX = (1 << 31) - 1
 
@@ -488,10 +487,15 @@ class RecordRoot:
 
 
 def _record_batch(schema: pa.Schema, tasks: Sequence[ArrayTask], rows: int) -> pa.RecordBatch:
-    if not tasks:  # Only a struct without fields can give Arrow a number of rows without columns.
-        empty = pa.StructArray.from_buffers(pa.struct([]), rows, [None])
-        return pa.RecordBatch.from_struct_array(empty).replace_schema_metadata(schema.metadata)
+    if not tasks:
+        return rows_without_columns(schema, rows)
     return pa.RecordBatch.from_arrays([task.decode() for task in tasks], schema=schema)
+
+
+def rows_without_columns(schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    """A batch of rows without columns, made from a struct without fields: only that gives Arrow a number of rows."""
+    empty = pa.StructArray.from_buffers(pa.struct([]), rows, [None])
+    return pa.RecordBatch.from_struct_array(empty).replace_schema_metadata(schema.metadata)
 
 
 def _release(spent: list[PendingRead]) -> None:

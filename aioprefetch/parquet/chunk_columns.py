@@ -169,16 +169,28 @@ class GroupRows:
 
 
 class ChunkRead:
-    """One chunk of a scan."""
+    """One chunk of a row group, in segments of at most ``segment_bytes``; without these several, submitted together.
 
-    def __init__(self, chunk: ColumnChunk, group: GroupRows, segment_bytes: int) -> None:
-        self.chunk = chunk
-        self.chunks = (chunk,)
+    ``is_resident``: their bytes are in the memory already, and nothing is submitted. Rows are those of the row group.
+    """
+
+    def __init__(
+        self,
+        chunks: Sequence[ColumnChunk],
+        group: GroupRows,
+        segment_bytes: int | None = None,
+        *,
+        is_resident: bool = False,
+    ) -> None:
+        self.chunks = chunks
+        self.segments = [[(chunk.start, chunk.end) for chunk in chunks if chunk.size]]
+        chunk = chunks[0]
         self.rows = chunk.rows
-        self.segments = segments(chunk.start, chunk.end, segment_bytes)
+        if segment_bytes is not None:
+            self.segments = [[span] for span in segments(chunk.start, chunk.end, segment_bytes)]
         self._group = group
         self._io: PageIo | None = None
-        self._reads: list[PendingRead | None] = []
+        self._reads: list[PendingRead | None] = [None] if is_resident else []
         self._arrived = 0
         self._released = 0
         self._walk: PageWalk | None = None
@@ -201,8 +213,11 @@ class ChunkRead:
         """The estimated row of the scan at which a segment begins; for the index behind the last segment, its end."""
         if segment >= len(self.segments):
             return self._group.first + self._group.wanted.count
-        position = self.segments[segment][0] - self.chunk.start
-        return self._group.first + self._group.wanted.before(self.chunk.rows * position // self.chunk.size)
+        if not segment:
+            return self._group.first
+        chunk = self.chunks[0]
+        position = self.segments[segment][0][0] - chunk.start
+        return self._group.first + self._group.wanted.before(chunk.rows * position // chunk.size)
 
     # --- submitting ---------------------------------------------------------------------------------------------
 
@@ -211,7 +226,7 @@ class ChunkRead:
         self._io = io
         while len(self._reads) < min(count, len(self.segments)):
             segment = len(self._reads)
-            self._reads.append(io.submit([self.segments[segment]], self.scan_row(segment)))
+            self._reads.append(io.submit(self.segments[segment], self.scan_row(segment)))
 
     def promote(self, row: int) -> None:
         """Promote the reads with rows of the row group before ``row``, as far as their segments are known."""
@@ -230,15 +245,15 @@ class ChunkRead:
 
     def _submitted(self, segment: int) -> PendingRead | None:
         if segment >= len(self._reads):
-            assert self._io is not None, "a chunk is scheduled before it is waited for"
+            assert self._io is not None, "chunks are scheduled before they are waited for"
             self.submit(self._io, segment + 1)
         return self._reads[segment]
 
     def _segments_for(self, row: int) -> int:
         """The number of segments of the rows before ``row``, as far as it is known."""
-        if row >= self.chunk.rows or self._walk is None:
+        if row >= self.rows or self._walk is None:
             return len(self.segments)
-        estimate = -(-row * len(self.segments) // max(self.chunk.rows, 1))
+        estimate = -(-row * len(self.segments) // max(self.rows, 1))
         return min(max(estimate, self._arrived + 1), len(self.segments))
 
     # --- arriving -----------------------------------------------------------------------------------------------
@@ -250,36 +265,40 @@ class ChunkRead:
             self._arrived += 1
         is_complete = self._arrived == len(self.segments)
         if self._walk is None or self._arrived == 0:
-            return self.chunk.rows if is_complete else 0
-        arrived_end = self.segments[self._arrived - 1][1]
+            return self.rows if is_complete else 0
+        arrived_end = self.segments[self._arrived - 1][-1][1]
         if self._arrived > before:
             try:
                 self._walk.advance(self._group.memory.view(0, arrived_end), 0, arrived_end)
             except BadPage as error:
-                raise chunk_refused(self.chunk, error, self._group.path) from error
-        return self.chunk.rows if is_complete else self._walk.rows_ready(arrived_end)
+                raise chunk_refused(self.chunks[0], error, self._group.path) from error
+        return self.rows if is_complete else self._walk.rows_ready(arrived_end)
 
     def check_pages(self) -> CheckedPages:
         """Check the headers of all pages, and whether they have exactly the rows. From any thread.
 
-        The whole chunk has arrived, unless its headers are checked as they arrive.
+        All of the chunks has arrived, unless the headers of one are checked as they arrive.
         """
         # The walk has checked its pages; segments that are released already cannot be checked again.
-        if self._walk is None or self._walk.is_blind:
-            return self._group.checked(self.chunk)
-        return CheckedPages(self.chunk.max_repetition == 0, self._walk.large_page_bytes)
+        if self._walk is not None and not self._walk.is_blind:
+            return CheckedPages(self.chunks[0].max_repetition == 0, self._walk.large_page_bytes)
+        checked_chunks = [self._group.checked(chunk) for chunk in self.chunks]
+        return CheckedPages(
+            all(checked.is_exact for checked in checked_chunks),
+            sum(checked.large_page_bytes for checked in checked_chunks),
+        )
 
     # --- giving back --------------------------------------------------------------------------------------------
 
     def release(self, row: int) -> None:
         """Release the segments that only rows before ``row`` need, which are decoded."""
-        if row >= self.chunk.rows:
+        if row >= self.rows:
             self.close()
             return
         if self._walk is None:
             return
         needed_from = self._walk.needed_from(row)
-        while self._released < len(self._reads) and self.segments[self._released][1] <= needed_from:
+        while self._released < len(self._reads) and self.segments[self._released][-1][1] <= needed_from:
             self._release_next()
 
     def close(self) -> None:
@@ -307,66 +326,6 @@ def has_come(read: PendingRead | None) -> bool:
         return False
 
 
-class GroupRead:
-    """Chunks of one row group that are submitted together; see ``ChunkRead``.
-
-    ``is_resident``: their bytes are in the memory already, and nothing is submitted.
-    """
-
-    parts = 1
-
-    def __init__(self, chunks: Sequence[ColumnChunk], group: GroupRows, *, is_resident: bool) -> None:
-        self.chunks = chunks
-        self.rows = chunks[0].rows
-        self._group = group
-        self._read: PendingRead | None = None
-        self._is_there = is_resident
-
-    def scan_row(self, part: int) -> int:
-        return self._group.first + (self._group.wanted.count if part else 0)
-
-    def submit(self, io: PageIo, count: int) -> None:
-        if self._read is None and not self._is_there and count:
-            self._read = io.submit([(chunk.start, chunk.end) for chunk in self.chunks if chunk.size], self._group.first)
-
-    def promote(self, row: int) -> None:
-        if self._read is not None:
-            self._read.promote()
-
-    async def wait(self, row: int) -> None:
-        if self._read is not None:
-            await self._read.wait()
-
-    def rows_ready(self) -> int:
-        if not self._is_there and self._read is not None and self._read.done:
-            try:
-                self._is_there = len(self._read.views) > 0
-            except Error:
-                return 0
-        return self.rows if self._is_there else 0
-
-    def check_pages(self) -> CheckedPages:
-        checked_chunks = [self._group.checked(chunk) for chunk in self.chunks]
-        return CheckedPages(
-            all(checked.is_exact for checked in checked_chunks),
-            sum(checked.large_page_bytes for checked in checked_chunks),
-        )
-
-    def release(self, row: int) -> None:
-        if row >= self.rows:
-            self.close()
-
-    def close(self) -> None:
-        read, self._read = self._read, None
-        if read is not None:
-            self._is_there = True
-            read.release()
-
-
-# The bytes of one or more chunks of a row group; rows are the row group's.
-GroupPart = ChunkRead | GroupRead
-
-
 class ChunkColumns:
     """A ``ColumnSource``. ``wanted`` are rows of its row groups, counted through.
 
@@ -376,7 +335,7 @@ class ChunkColumns:
 
     def __init__(
         self,
-        groups: Sequence[Sequence[GroupPart]],
+        groups: Sequence[Sequence[ChunkRead]],
         *,
         wanted: WantedRows,
         open_source: Callable[[], pa.BufferReader],
@@ -433,7 +392,7 @@ class ChunkColumns:
         for part, row in self._parts_before(self._wanted.end_of(rows)):
             await part.wait(row)
 
-    def _parts_before(self, end: int) -> list[tuple[GroupPart, int]]:
+    def _parts_before(self, end: int) -> list[tuple[ChunkRead, int]]:
         """The parts with rows before ``end`` that may not have arrived, and how far their rows are needed."""
         last = bisect_right(self._first_rows, end - 1) if end else 0
         return [

@@ -12,7 +12,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from aioprefetch.parquet.byte_plan import Plan, PlannedChunk
-from aioprefetch.parquet.chunk_columns import ChunkColumns, ChunkRead, GroupPart, GroupRead, GroupRows
+from aioprefetch.parquet.chunk_columns import ChunkColumns, ChunkRead, GroupRows
 from aioprefetch.parquet.chunks import ColumnChunk, SparseFile, WantedRows
 from aioprefetch.parquet.columns import Projection
 from aioprefetch.parquet.footer import Footer
@@ -121,7 +121,7 @@ class WindowMaker:
         return Window(wanted.count, [self._whole_columns([self._parts(group) for group in groups], wanted, groups[0])])
 
     def _whole_columns(
-        self, parts: Sequence[Sequence[GroupPart]], wanted: WantedRows, group: _RowGroup
+        self, parts: Sequence[Sequence[ChunkRead]], wanted: WantedRows, group: _RowGroup
     ) -> ChunkColumns:
         """The source of columns whose chunks are read whole; ``group`` is the first row group."""
         leaves = [chunk.column for part in parts[0] for chunk in part.chunks]
@@ -178,23 +178,22 @@ class WindowMaker:
 
     def _apart(self, group: _RowGroup, indices: Sequence[int]) -> ChunkColumns:
         """Leaves of a row group, each scheduled separately."""
-        reads = [ChunkRead(group.chunks[index].chunk, group.wanted, self._segment_bytes) for index in indices]
+        reads = [ChunkRead([group.chunks[index].chunk], group.wanted, self._segment_bytes) for index in indices]
         for index, read in zip(indices, reads, strict=True):
             self._units[index].append(read)
         return self._whole_columns([reads], group.wanted.wanted, group)
 
     # --- chunk by chunk -------------------------------------------------------------------------------------------
 
-    def _parts(self, group: _RowGroup) -> list[GroupPart]:
-        parts: list[GroupPart] = []
+    def _parts(self, group: _RowGroup) -> list[ChunkRead]:
+        parts: list[ChunkRead] = []
         bytes_max = min(self._small_group_bytes, self._segment_bytes)
         for first, last in _runs([planned.chunk.size for planned in group.chunks], bytes_max):
             chunks = [planned.chunk for planned in group.chunks[first:last]]
             if sum(chunk.size for chunk in chunks) <= bytes_max:
-                is_resident = self._is_resident(chunks)
-                read: GroupRead | ChunkRead = GroupRead(chunks, group.wanted, is_resident=is_resident)
+                read = ChunkRead(chunks, group.wanted, is_resident=self._is_resident(chunks))
             else:
-                read = ChunkRead(chunks[0], group.wanted, self._segment_bytes)
+                read = ChunkRead(chunks, group.wanted, self._segment_bytes)
             self._units[first].append(read)
             parts.append(read)
         return parts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import ipaddress
 import select
 import socket
 import ssl
@@ -25,7 +24,7 @@ from aioprefetch.runtime.threads import in_thread
 from aioprefetch.transport.connection import Connection
 from aioprefetch.transport.errors import not_connected
 from aioprefetch.transport.options import ClientOptions
-from aioprefetch.transport.origin import Origin, Proxy, Route, encoded_head, is_link_local_or_metadata
+from aioprefetch.transport.origin import Origin, Proxy, Route, encoded_head, is_address, is_link_local_or_metadata
 from aioprefetch.transport.responses import HEAD_BYTES_MAX, parse_head
 from aioprefetch.transport.tls import tls_context
 
@@ -75,7 +74,7 @@ class Resolver:
             await asyncio.wait(waits)
 
     async def _ask(self, host: str, port: int) -> list[AddressInfo]:
-        if _is_address(host):
+        if is_address(host):
             return _getaddrinfo(host, port)
         resolving = self._resolving.get((host, port))
         if resolving is None:
@@ -242,14 +241,6 @@ async def _open_tunnel(loop: asyncio.AbstractEventLoop, sock: socket.socket, ori
     if len(head) > end + 4:
         # The origin sends nothing before TLS begins, so these bytes are from the proxy.
         raise ProtocolError(f"the proxy {proxy.origin} sent more than a head in response to CONNECT")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
 
 
 def _getaddrinfo(host: str, port: int) -> list[AddressInfo]:

@@ -170,6 +170,15 @@ def encoded_fields(fields: Mapping[str, str]) -> bytes:
     return "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode("latin-1")
 
 
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address and no name."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
 def is_link_local_or_metadata(host: str) -> bool:
     """Whether a host is a link-local address (169.254/16, fe80::/10), or one at which a cloud hands out credentials.
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.logical.fields import ColumnPages, LogicalField, PrimitiveField
-from aioprefetch.lance.logical.nested import ListField, StructField, TopDecoder, TopScheduler, blamed_on
+from aioprefetch.lance.logical.nested import ListField, StructField, TopDecoder, TopScheduler
+from aioprefetch.lance.output import blamed_on
 from aioprefetch.lance.physical import encodings as enc
 from aioprefetch.ranges import Range
 from aioprefetch.row_ranges import RowRanges

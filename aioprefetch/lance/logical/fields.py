@@ -29,6 +29,7 @@ from aioprefetch.lance.output import (
     assemble,
     dictionary,
     is_small_rest,
+    next_rows,
 )
 from aioprefetch.lance.physical import encodings as enc
 from aioprefetch.lance.physical.encodings import (
@@ -39,9 +40,16 @@ from aioprefetch.lance.physical.encodings import (
     page_scheduler,
 )
 from aioprefetch.lance.physical.indirect import BlobDescriptors, BlobGroup, DictionaryRows
-from aioprefetch.lance.physical.protocols import OutputBuffer, PageRows, PhysicalPageScheduler, allocate, check_offsets
+from aioprefetch.lance.physical.protocols import (
+    PageRows,
+    PhysicalPageScheduler,
+    RowBits,
+    check_offsets,
+    concatenated,
+    new_offsets,
+)
 from aioprefetch.lance.physical.reads import FollowUp, LoadingPage
-from aioprefetch.lance.physical.strings import Ends, StoredEnds, new_offsets, put_validity
+from aioprefetch.lance.physical.strings import Ends, StoredEnds
 from aioprefetch.lance.physical.value import BasicRows, NullRows
 from aioprefetch.lance.schema import BLOB_DESCRIPTION
 from aioprefetch.ranges import OFFSET_MAX
@@ -88,7 +96,7 @@ class PrimitivePortion:
         """Whether the rows are a slice of one page of plain values, or small."""
         if any(not isinstance(piece.page, BasicRows | NullRows) for piece in self._pieces):
             return False
-        if len(self._pieces) == 1 and not is_small_rest(self._pieces[0]):  # type: ignore[arg-type]
+        if len(self._pieces) == 1 and not is_small_rest(self._pieces[0]):
             return True
         return sum(piece.page.size_bytes(piece.skip, piece.rows) for piece in self._pieces) <= CHEAP_BYTES_MAX
 
@@ -112,17 +120,16 @@ class ListPortion:
         """The lists as one array over the items of all pages."""
         rows = sum(piece.rows for piece in self._pieces)
         offsets = new_offsets(rows, self._width)
-        has_nulls = any(piece.page.has_nulls(piece.skip, piece.rows) for piece in self._pieces)
-        validity = OutputBuffer(allocate((rows + 7) // 8)) if has_nulls else None
+        flags = []
         items = at = 0
         for piece in self._pieces:
             start, end = piece.page.bounds(piece.skip, piece.rows)
             check_offsets(items + end - start, self._width)
-            is_valid = piece.page.write(piece.skip, piece.rows, items, offsets[at + 1 : at + 1 + piece.rows])
-            put_validity(validity, is_valid, piece.rows)
+            flags.append(piece.page.write(piece.skip, piece.rows, items, offsets[at + 1 : at + 1 + piece.rows]))
             items += end - start
             at += piece.rows
-        buffers = [None if validity is None else arrow_buffer(validity.memory), arrow_buffer(offsets)]
+        validity = RowBits.of(concatenated(flags, [piece.rows for piece in self._pieces]))
+        buffers = [arrow_buffer(validity.bits), arrow_buffer(offsets)]
         return pa.Array.from_buffers(self._kind, rows, buffers, children=[self.items.decode()])
 
     def reads(self) -> list[PendingRead]:
@@ -434,17 +441,9 @@ class PrimitiveDecoder:
         self._pages.clear()
 
     def _spans(self, rows: int) -> Iterator[tuple[ValuePage, int, int]]:
-        """The pages of the next ``rows`` rows: each with its taken rows and its share of the rows."""
-        skip = self._taken
-        index = 0
-        while rows > 0:
-            page = self._at(index)
+        for page, skip, count in next_rows(self._pages, self._taken, rows):
             assert not isinstance(page, BlobPage), "a page that was not waited for"
-            count = min(rows, page.rows - skip)
             yield page, skip, count
-            rows -= count
-            skip = 0
-            index += 1
 
     def _open(self, index: int) -> bool:
         """Replace a page of blobs by its pages of values, if they are scheduled."""

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from aioprefetch.errors import Error, Unexpected, UntrustedMetadata
+from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.lance.logical.fields import (
     ColumnPages,
     ListPortion,
@@ -29,7 +28,7 @@ from aioprefetch.lance.logical.fields import (
     StructPortion,
     task_of,
 )
-from aioprefetch.lance.output import ArrayTask, WrappedColumn
+from aioprefetch.lance.output import ArrayTask, WrappedColumn, blamed_on, next_rows
 from aioprefetch.lance.physical.protocols import PageRows
 from aioprefetch.lance.physical.reads import FollowUp, LoadingPage
 from aioprefetch.lance.physical.strings import Ends, StoredEnds
@@ -265,17 +264,7 @@ class ListDecoder:
         self._pages.clear()
 
     def _spans(self, rows: int) -> Iterator[tuple[LoadingListPage, int, int]]:
-        """The pages of the next ``rows`` rows: each with its taken rows and its share of the rows."""
-        skip = self._taken
-        for page in self._pages:
-            if rows <= 0:
-                return
-            count = min(rows, page.rows - skip)
-            yield page, skip, count
-            rows -= count
-            skip = 0
-        if rows > 0:
-            raise Unexpected("more lists were asked for than pages were scheduled", operation="scan")
+        return next_rows(self._pages, self._taken, rows)
 
 
 # --- structs ----------------------------------------------------------------------------------------------------------
@@ -362,18 +351,6 @@ class StructDecoder:
 
 
 # --- top-level fields -------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def blamed_on(name: str, path: str) -> Iterator[None]:
-    """Add field and file to errors, and turn errors of numpy and Arrow into ``UntrustedMetadata``."""
-    try:
-        yield
-    except Error as error:
-        raise error.add_context(operation="scan", path=path, field=name) from error.__cause__
-    except (pa.ArrowException, ValueError, TypeError, IndexError, OverflowError) as error:
-        message = f"the pages of field {name!r} contradict themselves: {error}"
-        raise UntrustedMetadata(message, operation="scan", path=path) from error
 
 
 class TopScheduler(WrappedColumn):

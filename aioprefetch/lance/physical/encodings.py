@@ -11,19 +11,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import pyarrow as pa
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.compression import check_scheme
 from aioprefetch.lance.output import assemble, fixed_width, offset_bytes
 from aioprefetch.lance.physical.indirect import BlobDescriptors, DictionaryScheduler
-from aioprefetch.lance.physical.protocols import EncodedPage, PageRows, PartScheduler, PhysicalPageDecoder
+from aioprefetch.lance.physical.protocols import (
+    EncodedPage,
+    PageRows,
+    PartScheduler,
+    PhysicalPageDecoder,
+    RowBits,
+    RowBuffer,
+    RowItems,
+    RowOffsets,
+    RowZeroBits,
+    RowZeros,
+)
 from aioprefetch.lance.physical.strings import BinaryScheduler, StoredEnds
 from aioprefetch.lance.physical.value import (
     Basic,
     Bitmap,
     FixedSizeListScheduler,
-    NullBuffer,
     NullRows,
     PackedChild,
     PackedStructScheduler,
@@ -243,7 +254,7 @@ def page_scheduler(kind: pa.DataType, encoding: Encoding, buffers: PageBuffers, 
     """
     match encoding:
         case AllNulls():
-            return NullRows(rows, null_buffers(kind))
+            return NullRows(rows, null_buffers(kind, rows))
         case SomeNulls(validity, values):
             return Basic(_bitmap(validity, buffers, rows), _values(kind, values, buffers, rows))
         case Flat() | FixedSizeList():
@@ -280,20 +291,19 @@ def list_scheduler(encoding: Encoding, buffers: PageBuffers, rows: int) -> Store
     return _ends(encoding.offsets, buffers, rows, encoding.null_offset_adjustment, encoding.num_items)
 
 
-def null_buffers(kind: pa.DataType, factor: int = 1) -> tuple[NullBuffer, ...]:
-    """The output buffers of a page of nulls. ``Unsupported`` for a type whose pages cannot be all null."""
+def null_buffers(kind: pa.DataType, rows: int, factor: int = 1) -> list[RowBuffer]:
+    """The buffers of a page of nulls. ``Unsupported`` for a type whose pages cannot be all null."""
     if pa.types.is_null(kind):
-        return ()
+        return []
     if pa.types.is_dictionary(kind) or pa.types.is_struct(kind) or (offset_bytes(kind) and factor > 1):
         raise Unsupported(f"pages of nulls of type {kind} are not supported")
-    validity = NullBuffer("bits", factor)
     if pa.types.is_fixed_size_list(kind):
-        return (validity, *null_buffers(kind.value_type, factor * kind.list_size))
-    if offset_bytes(kind):
-        return (validity, NullBuffer("offsets", 1, offset_bytes(kind)), NullBuffer("bytes", 0))
-    if pa.types.is_boolean(kind):
-        return (validity, validity)
-    return (validity, NullBuffer("values", factor * fixed_width(kind)))
+        items = null_buffers(kind.value_type, rows, factor * kind.list_size)
+        shown = [RowBits(None), *items[1:]] if items else []  # Items of a list that is null may be valid.
+        return [RowZeroBits(), *(RowItems(buffer, kind.list_size) for buffer in shown)]
+    if width := offset_bytes(kind):
+        return [RowZeroBits(), RowOffsets(np.broadcast_to(np.int64(0), rows + 1), width), RowZeros(0)]
+    return [RowZeroBits(), RowZeroBits() if pa.types.is_boolean(kind) else RowZeros(fixed_width(kind))]
 
 
 def _flat(encoding: Encoding) -> Flat:

@@ -10,7 +10,7 @@ the values are read in groups of some megabytes, each a small page.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -20,18 +20,17 @@ import pyarrow as pa
 
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.lance.physical.protocols import (
-    Capacity,
     Direct,
     EncodedPage,
-    OutputBuffer,
     PartScheduler,
     PhysicalPageDecoder,
-    Slice,
+    RowBits,
+    RowValues,
     packed,
 )
 from aioprefetch.lance.physical.reads import check_fits, joined
-from aioprefetch.lance.physical.strings import TextRows, put_validity
-from aioprefetch.lance.physical.value import Value, ValueRows
+from aioprefetch.lance.physical.strings import TextRows
+from aioprefetch.lance.physical.value import Value
 from aioprefetch.ranges import Range
 from aioprefetch.row_ranges import RowRanges
 
@@ -80,18 +79,16 @@ class DictionaryScheduler(Direct):
         return self.indices.plan(ranges) + self.items.plan(RowRanges.one(0, self.items.rows))
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> TextDictionaryRows | DictionaryRows:
-        indices = self.indices.decoder(ranges, reads)
-        page = self.items.decoder(RowRanges.one(0, self.items.rows), reads)
+        indices = self.indices.values(ranges, reads)
+        items = Items(self.items.decoder(RowRanges.one(0, self.items.rows), reads), self.assemble)
         if self.is_text:
-            return TextDictionaryRows(indices, Items(page, self.assemble), self.offset_width)
-        return DictionaryRows(indices, Items(page, self.assemble))
+            return TextDictionaryRows(ranges.rows, indices, items, self.offset_width)
+        return DictionaryRows(ranges.rows, indices, items)
 
 
-def _numbers(indices: ValueRows, skip: int, rows: int) -> npt.NDArray[np.unsignedinteger]:
+def _numbers(indices: RowValues, skip: int, rows: int) -> npt.NDArray[np.unsignedinteger]:
     """Indices as unsigned numbers: a negative index becomes one that exceeds every dictionary."""
-    part = indices.slice(skip, rows)[0]
-    assert part is not None
-    return part.view(f"<u{indices.width}")
+    return indices.slice(skip, rows).view(f"<u{indices.width}")
 
 
 def _check(numbers: npt.NDArray[np.unsignedinteger], size: int) -> None:
@@ -103,13 +100,10 @@ def _check(numbers: npt.NDArray[np.unsignedinteger], size: int) -> None:
 class TextDictionaryRows:
     """Loaded strings of a writer's dictionary: index 0 is null, index 1 the first of ``items``."""
 
-    indices: ValueRows
+    rows: int
+    indices: RowValues
     items: Items
     offset_width: int
-
-    @property
-    def rows(self) -> int:
-        return self.indices.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
         """An estimate from the mean size of the items."""
@@ -127,50 +121,33 @@ class TextDictionaryRows:
         buffers = [None if is_valid is None else pa.py_buffer(is_valid), pa.py_buffer(numbers)]
         taken = items.take(pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), rows, buffers))
         validity, offsets, content = taken.buffers()
-        bounds = np.frombuffer(offsets, "<i8" if self.offset_width == 8 else "<i4", rows + 1).astype(np.int64)
+        bounds = np.frombuffer(offsets, "<i8" if self.offset_width == 8 else "<i4", rows + 1)
         bits = None if validity is None else np.frombuffer(validity, np.uint8)
         text = np.zeros(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
-        return TextRows(bounds, text, bits, self.offset_width), 0
+        return TextRows(bounds, text, RowBits(bits), self.offset_width), 0
 
 
 @dataclass(frozen=True, slots=True)
 class DictionaryRows:
-    """Loaded indices of an Arrow dictionary type, checked at use. Their output buffers are validity and indices."""
+    """Loaded indices of an Arrow dictionary type, checked at use. They decode to validity and indices."""
 
-    indices: ValueRows
+    rows: int
+    indices: RowValues
     items: Items
-
-    @property
-    def rows(self) -> int:
-        return self.indices.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
         """The size of the indices and of all items, which every batch holds."""
         return self.indices.size_bytes(skip, rows) + self.items.size_bytes()
 
-    def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """Add the indices, and validity if an item is null."""
-        capacities[0].size += rows
-        capacities[0].is_needed |= self.items.array().null_count > 0
-        self.indices.update_capacity(skip, rows, capacities[1:])
-
-    def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
-        put_validity(targets[0], self._is_valid(skip, rows), rows)
-        self.indices.decode_into(skip, rows, targets[1:])
-
-    def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
-        is_valid = self._is_valid(skip, rows)
-        return [None if is_valid is None else packed(is_valid), *self.indices.slice(skip, rows)]
-
-    def _is_valid(self, skip: int, rows: int) -> npt.NDArray[np.bool_] | None:
-        """Flags of the valid rows, ``None`` if all are. ``UntrustedMetadata`` for an index without an item."""
+    def decoded(self, skip: int, rows: int) -> tuple[PhysicalPageDecoder, int]:
+        """The validity of the items. ``UntrustedMetadata`` for an index without an item."""
         items = self.items.array()
         numbers = _numbers(self.indices, skip, rows)
         _check(numbers, len(items))
-        if not items.null_count:
-            return None
-        is_valid = items.is_valid().to_numpy(zero_copy_only=False)[numbers]
-        return None if bool(is_valid.all()) else is_valid
+        is_valid = items.is_valid().to_numpy(zero_copy_only=False)[numbers] if items.null_count else None
+        validity = RowBits.of(None if is_valid is None or bool(is_valid.all()) else is_valid)
+        values = RowValues(self.indices.slice(skip, rows), self.indices.width)
+        return PhysicalPageDecoder(rows, [validity, values]), 0
 
 
 # --- blobs ------------------------------------------------------------------------------------------------------------
@@ -245,5 +222,5 @@ class BlobGroup(Direct):
         content = joined(reads, count) if count else np.zeros(0, np.uint8)
         offsets = np.zeros(self.rows + 1, np.int64)
         np.cumsum(self.sizes, out=offsets[1:])
-        validity = packed(~self.is_null) if bool(self.is_null.any()) else None
+        validity = RowBits.of(~self.is_null if bool(self.is_null.any()) else None)
         return TextRows(offsets, content, validity, self.offset_width)

@@ -1,16 +1,19 @@
-"""Pages of version 2.0, and their protocols: a scheduler plans the reads, a decoder writes rows into buffers.
+"""The rows of pages: a scheduler plans their reads, a decoder writes them into buffers.
 
-They follow ``PhysicalPageScheduler`` and ``PhysicalPageDecoder`` of the format's documentation. Both are stateless: the
+Both follow ``PhysicalPageScheduler`` and ``PhysicalPageDecoder`` of the format's documentation. They are stateless: the
 batches that share a page may be decoded on several threads at once.
 
-The output of a page is a list of buffers in the order of ``aioprefetch.lance.output.layout``: for most types validity
-and values, for strings validity, offsets and bytes, for lists of fixed size validity and the buffers of their items.
+The rows of a page are a list of **row buffers**, which are those of Arrow: for most types validity and values, for
+strings validity, offsets and bytes, for lists of fixed size validity and the buffers of their items, for packed structs
+validity and the buffers of their fields. Each knows its part of some rows, as a slice without a copy where that is
+possible, and writes it behind the rows of other pages. All versions of the format have the same ones.
 
 Bit ``i`` of a bitmap is bit ``i % 8`` of byte ``i // 8``, lowest first.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -174,6 +177,254 @@ class OutputBuffer:
 Slice = npt.NDArray[Any]
 
 
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+class RowBuffer(ABC):
+    """One buffer of the rows of a page. Rows are given as ``rows`` rows after the first ``skip``."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def size_bytes(self, skip: int, rows: int) -> int:
+        """The memory of the rows in bytes."""
+
+    def need(self, skip: int, rows: int, capacity: Capacity) -> None:
+        """Add the rows to the capacity of the output buffer, which is allocated next."""
+        capacity.size += self.size_bytes(skip, rows)
+
+    def target(self, capacity: Capacity) -> OutputBuffer | None:
+        """An output buffer of that capacity for buffers of this kind; ``None`` if no page needs it."""
+        return OutputBuffer(allocate(capacity.size))
+
+    @abstractmethod
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
+        """Write the rows behind those that are in the output buffer."""
+
+    @abstractmethod
+    def slice(self, skip: int, rows: int) -> Slice | None:
+        """The rows alone, without a copy if that is possible; ``None`` for bits that are all set."""
+
+
+class RowBits(RowBuffer):
+    """A bit for each row, from bit ``offset`` on: booleans, or validity. ``None``: all are set."""
+
+    __slots__ = ("bits", "offset")
+
+    def __init__(self, bits: Bytes | None, offset: int = 0) -> None:
+        self.bits = bits
+        self.offset = offset
+
+    @classmethod
+    def of(cls, flags: npt.NDArray[Any] | None) -> RowBits:
+        """The bits of flags, in memory of Arrow's; ``None``: all are set."""
+        if flags is None:
+            return cls(None)
+        bits = packed(flags)
+        memory = allocate(bits.size)
+        memory[:] = bits
+        return cls(memory)
+
+    def size_bytes(self, skip: int, rows: int) -> int:
+        return 0 if self.bits is None else (rows + 7) // 8
+
+    def need(self, skip: int, rows: int, capacity: Capacity) -> None:
+        capacity.size += rows
+        capacity.is_needed |= self.bits is not None
+
+    def target(self, capacity: Capacity) -> OutputBuffer | None:
+        return OutputBuffer(allocate((capacity.size + 7) // 8)) if capacity.is_needed else None
+
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
+        if self.bits is None:
+            target.fill_bits(True, rows)
+        else:
+            target.put_bits(self.bits, self.offset + skip, rows)
+
+    def slice(self, skip: int, rows: int) -> Slice | None:
+        return None if self.bits is None else aligned(self.bits, self.offset + skip, rows)
+
+
+class RowZeroBits(RowBits):
+    """Zeros: the validity, or the booleans, of rows that are all null."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def size_bytes(self, skip: int, rows: int) -> int:
+        return (rows + 7) // 8
+
+    def need(self, skip: int, rows: int, capacity: Capacity) -> None:
+        super().need(skip, rows, capacity)
+        capacity.is_needed = True
+
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
+        target.fill_bits(False, rows)
+
+    def slice(self, skip: int, rows: int) -> Slice:
+        return zeros((rows + 7) // 8)
+
+
+class RowValues(RowBuffer):
+    """Values of ``width`` bytes for each row."""
+
+    __slots__ = ("data", "width")
+
+    def __init__(self, data: Bytes, width: int) -> None:
+        self.data = data
+        self.width = width
+
+    def size_bytes(self, skip: int, rows: int) -> int:
+        return rows * self.width
+
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
+        target.part(rows * self.width)[:] = self.slice(skip, rows)
+
+    def slice(self, skip: int, rows: int) -> Slice:
+        return self.data[skip * self.width : (skip + rows) * self.width]
+
+
+class RowZeros(RowBuffer):
+    """Zeros in place of the values of null rows, ``width`` bytes each. A slice takes no memory until it is read."""
+
+    __slots__ = ("width",)
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def size_bytes(self, skip: int, rows: int) -> int:
+        return rows * self.width
+
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
+        target.part(rows * self.width)[:] = 0
+
+    def slice(self, skip: int, rows: int) -> Slice:
+        return zeros(rows * self.width)
+
+
+class RowField(RowBuffer):
+    """One field of rows of several, which are a matrix of bytes: ``width`` columns of it from ``first`` on."""
+
+    __slots__ = ("_columns",)
+
+    def __init__(self, matrix: Bytes, first: int, width: int) -> None:
+        self._columns = matrix[:, first : first + width]
+
+    def size_bytes(self, skip: int, rows: int) -> int:
+        return rows * int(self._columns.shape[1])
+
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
+        part = target.part(self.size_bytes(skip, rows))
+        part.reshape(rows, self._columns.shape[1])[:] = self._columns[skip : skip + rows]
+
+    def slice(self, skip: int, rows: int) -> Slice:
+        target = OutputBuffer(allocate(self.size_bytes(skip, rows)))
+        self.write(skip, rows, target)
+        return target.memory
+
+
+class RowOffsets(RowBuffer):
+    """Offsets of strings, numbers of ``width`` bytes in Arrow's memory, which continue those of the page before."""
+
+    __slots__ = ("_offsets", "width")
+
+    def __init__(self, offsets: npt.NDArray[np.integer], width: int) -> None:
+        self._offsets = offsets
+        self.width = width
+
+    def size_bytes(self, skip: int, rows: int) -> int:
+        return rows * self.width
+
+    def need(self, skip: int, rows: int, capacity: Capacity) -> None:
+        capacity.size += rows
+
+    def target(self, capacity: Capacity) -> OutputBuffer | None:
+        return OutputBuffer(new_offsets(capacity.size, self.width), 1)
+
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
+        base = int(target.memory[target.position - 1])
+        part = self._offsets[skip : skip + rows + 1]
+        np.add(part[1:], base - int(part[0]), out=target.part(rows), casting="unsafe")
+
+    def slice(self, skip: int, rows: int) -> Slice:
+        part = self._offsets[skip : skip + rows + 1]
+        check_offsets(int(part[-1]) - int(part[0]), self.width)
+        if part[0] == part[-1]:  # As in a page of nulls.
+            return zeros(part.size * self.width)
+        if part.size == self._offsets.size and part.itemsize == self.width and part[0] == 0:
+            return part
+        moved = new_offsets(rows, self.width)
+        np.subtract(part, part[0], out=moved, casting="unsafe")
+        return moved
+
+
+class RowText(RowBuffer):
+    """The bytes of strings: row i has ``data[offsets[i]:offsets[i + 1]]``. ``width`` is that of offsets in Arrow."""
+
+    __slots__ = ("_data", "_offsets", "_width")
+
+    def __init__(self, data: Bytes, offsets: npt.NDArray[np.integer], width: int) -> None:
+        self._data = data
+        self._offsets = offsets
+        self._width = width
+
+    def size_bytes(self, skip: int, rows: int) -> int:
+        return int(self._offsets[skip + rows]) - int(self._offsets[skip])
+
+    def need(self, skip: int, rows: int, capacity: Capacity) -> None:
+        super().need(skip, rows, capacity)
+        check_offsets(capacity.size, self._width)
+
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
+        target.part(self.size_bytes(skip, rows))[:] = self.slice(skip, rows)
+
+    def slice(self, skip: int, rows: int) -> Slice:
+        return self._data[int(self._offsets[skip]) : int(self._offsets[skip + rows])]
+
+
+class RowItems(RowBuffer):
+    """A buffer of the items of lists of fixed size: each row has ``count`` of them."""
+
+    __slots__ = ("_count", "_items")
+
+    def __init__(self, items: RowBuffer, count: int) -> None:
+        self._items = items
+        self._count = count
+
+    def size_bytes(self, skip: int, rows: int) -> int:
+        return self._items.size_bytes(skip * self._count, rows * self._count)
+
+    def need(self, skip: int, rows: int, capacity: Capacity) -> None:
+        self._items.need(skip * self._count, rows * self._count, capacity)
+
+    def target(self, capacity: Capacity) -> OutputBuffer | None:
+        return self._items.target(capacity)
+
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
+        self._items.write(skip * self._count, rows * self._count, target)
+
+    def slice(self, skip: int, rows: int) -> Slice | None:
+        return self._items.slice(skip * self._count, rows * self._count)
+
+
+def new_offsets(rows: int, width: int) -> npt.NDArray[Any]:
+    """Memory for ``rows + 1`` offsets, the first of which is 0."""
+    memory = allocate((rows + 1) * width)
+    offsets: npt.NDArray[Any] = memory.view(np.int32) if width == 4 else memory.view(np.int64)
+    offsets[0] = 0
+    return offsets
+
+
+def concatenated(parts: Sequence[npt.NDArray[np.bool_] | None], sizes: Sequence[int]) -> npt.NDArray[np.bool_] | None:
+    """The flags of all parts as one array. ``None`` stands for flags that are all true."""
+    if all(part is None for part in parts):
+        return None
+    whole = [np.ones(size, bool) if part is None else part for part, size in zip(parts, sizes, strict=True)]
+    return whole[0] if len(whole) == 1 else np.concatenate(whole)
+
+
 class LoadedPage(Protocol):
     """The loaded, wanted rows of one page. Row numbers count the wanted rows from 0."""
 
@@ -185,23 +436,30 @@ class LoadedPage(Protocol):
         """The approximate memory of ``rows`` decoded rows after the first ``skip``, in bytes."""
 
 
-class PhysicalPageDecoder(LoadedPage, Protocol):
-    """The rows of a page that are decoded into output buffers."""
+class PhysicalPageDecoder:
+    """The rows of a page as row buffers, in the order of Arrow's."""
+
+    def __init__(self, rows: int, buffers: Sequence[RowBuffer]) -> None:
+        self.rows = rows
+        self.buffers = buffers
+
+    def size_bytes(self, skip: int, rows: int) -> int:
+        return sum(buffer.size_bytes(skip, rows) for buffer in self.buffers)
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """Add the sizes of ``rows`` rows after the first ``skip`` to the capacity of each output buffer.
-
-        ``UntrustedMetadata`` if the page contradicts itself: the caller allocates these sizes.
-        """
+        """Add ``rows`` rows after the first ``skip`` to the capacity of each output buffer."""
+        for buffer, capacity in zip(self.buffers, capacities, strict=True):
+            buffer.need(skip, rows, capacity)
 
     def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
         """Write the rows into the output buffers, which have room for them. A target of ``None`` is not needed."""
+        for buffer, target in zip(self.buffers, targets, strict=True):
+            if target is not None:
+                buffer.write(skip, rows, target)
 
-    def slice(self, skip: int, rows: int) -> Sequence[Slice | None] | None:
-        """The rows as output buffers, without a copy of the values; ``None`` if that is impossible.
-
-        The validity is ``None`` if no row is null.
-        """
+    def slice(self, skip: int, rows: int) -> list[Slice | None]:
+        """The rows as output buffers. The validity is ``None`` if no row is null."""
+        return [buffer.slice(skip, rows) for buffer in self.buffers]
 
 
 class EncodedPage(LoadedPage, Protocol):

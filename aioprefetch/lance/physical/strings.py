@@ -22,16 +22,13 @@ from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.lance.compression import decode_fsst, decompress
 from aioprefetch.lance.physical.protocols import (
     Bytes,
-    Capacity,
     Direct,
-    EncodedPage,
-    OutputBuffer,
     PhysicalPageDecoder,
-    Slice,
-    allocate,
+    RowBits,
+    RowOffsets,
+    RowText,
     check_offsets,
-    copy_bits,
-    packed,
+    new_offsets,
 )
 from aioprefetch.lance.physical.reads import check_fits, joined
 from aioprefetch.ranges import OFFSET_MAX, Range
@@ -217,77 +214,59 @@ class BinaryScheduler:
         contents = self.ends.decoder(ranges, iter(reads))[1]
         return contents.bytes_at(self.content[0], 1)
 
-    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> PhysicalPageDecoder | EncodedPage:
+    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> BinaryRows | CompressedStrings:
         ends, contents = self.ends.decoder(ranges, reads)
         if self.compression:
             return CompressedStrings(self, ends, contents if len(ranges) > 1 else None, next(reads))
+        start = 0
         if self._takes_all(ranges):
             content = joined(reads, 1)
             if len(ranges) > 1:
                 content = selected(content, contents)
-            rows = BinaryRows(ends, content, 0, self.offset_width)
         elif len(ranges) == 1:
-            bytes_read = joined(reads, 1) if contents.rows else np.zeros(0, np.uint8)
-            rows = BinaryRows(ends, bytes_read, ends.start, self.offset_width)
+            content, start = joined(reads, 1) if contents.rows else np.zeros(0, np.uint8), ends.start
         else:
-            rows = BinaryRows(ends, joined(reads, len(contents)), 0, self.offset_width)
-        return rows if self.symbol_table is None else FsstRows(rows, self.symbol_table)
+            content = joined(reads, len(contents))
+        return BinaryRows(ends, content, start, self.offset_width, self.symbol_table)
 
 
 @dataclass(frozen=True, slots=True)
 class BinaryRows:
-    """Loaded strings. ``content`` starts at position ``content_start`` of the ends."""
+    """Loaded strings, of which each batch decodes its own rows: texts, or FSST codes if there is a symbol table.
+
+    ``content`` starts at position ``content_start`` of the ends.
+    """
 
     ends: Ends
     content: Bytes
     content_start: int
     offset_width: int
+    symbol_table: bytes | None = None
 
     @property
     def rows(self) -> int:
         return self.ends.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """The exact size without nulls."""
+        """Exact for plain text without nulls. That of FSST is known only after decoding."""
         start, end = self.ends.bounds(skip, rows)
-        return end - start + rows * self.offset_width
+        return (1 if self.symbol_table is None else _FSST_GROWTH) * (end - start) + rows * self.offset_width
 
-    def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """Add validity, offsets and the bytes between the ends."""
-        start, end = self._bounds(skip, rows)
-        capacities[0].size += rows
-        capacities[0].is_needed |= self.ends.has_nulls(skip, rows)
-        capacities[1].size += rows
-        capacities[2].size += end - start
-        check_offsets(capacities[2].size, self.offset_width)
-
-    def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
-        """Write the rows. Offsets continue those of earlier pages."""
-        validity, offsets, content = targets
-        assert offsets is not None
-        assert content is not None
-        start, end = self._bounds(skip, rows)
-        is_valid = self.ends.write(skip, rows, content.position, offsets.part(rows))
-        content.part(end - start)[:] = self.content[start - self.content_start : end - self.content_start]
-        put_validity(validity, is_valid, rows)
-
-    def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
-        """New offsets, and a slice of the received bytes."""
-        start, end = self._bounds(skip, rows)
-        check_offsets(end - start, self.offset_width)
-        offsets = new_offsets(rows, self.offset_width)
-        is_valid = self.ends.write(skip, rows, 0, offsets[1:])
-        content = self.content[start - self.content_start : end - self.content_start]
-        return [None if is_valid is None else packed(is_valid), offsets, content]
-
-    def _bounds(self, skip: int, rows: int) -> Range:
+    def decoded(self, skip: int, rows: int) -> tuple[PhysicalPageDecoder, int]:
+        """New offsets, and a slice of the received bytes, or new ones for codes."""
         start, end = self.ends.bounds(skip, rows)
         if not self.content_start <= start <= end <= self.content_start + len(self.content):
             raise UntrustedMetadata(
                 f"strings lie in [{start}, {end}) where [{self.content_start}, "
                 f"{self.content_start + len(self.content)}) was read"
             )
-        return start, end
+        check_offsets(end - start, self.offset_width)
+        offsets = new_offsets(rows, self.offset_width)
+        flags = self.ends.write(skip, rows, 0, offsets[1:]) if rows else None
+        content = self.content[start - self.content_start : end - self.content_start]
+        if self.symbol_table is not None:
+            content, offsets = decode_fsst(self.symbol_table, content, offsets)
+        return TextRows(offsets, content, RowBits.of(flags), self.offset_width), 0
 
 
 @dataclass(slots=True)
@@ -302,35 +281,25 @@ class CompressedStrings:
     contents: RowRanges | None
     data: memoryview
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _plain: PhysicalPageDecoder | EncodedPage | None = None
+    _plain: BinaryRows | None = None
 
     @property
     def rows(self) -> int:
         return self.ends.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """The size between the ends: exact for plain text, an estimate for FSST."""
-        start, end = self.ends.bounds(skip, rows)
-        growth = 1 if self.scheduler.symbol_table is None else _FSST_GROWTH
-        return growth * (end - start) + rows * self.scheduler.offset_width
+        return self._rows_of(np.zeros(0, np.uint8)).size_bytes(skip, rows)
 
     def decoded(self, skip: int, rows: int) -> tuple[PhysicalPageDecoder, int]:
-        """Decompress all rows of the page."""
+        """Decompress all rows of the page, and decode these."""
         with self._lock:
             if self._plain is None:
-                self._plain = self._decompress()
-        if isinstance(self._plain, FsstRows):
-            return self._plain.decoded(skip, rows)
-        assert isinstance(self._plain, BinaryRows)
-        return self._plain, skip
+                content = decompress(self.scheduler.compression, self.data)
+                self._plain = self._rows_of(content if self.contents is None else selected(content, self.contents))
+        return self._plain.decoded(skip, rows)
 
-    def _decompress(self) -> PhysicalPageDecoder | EncodedPage:
-        stored = self.scheduler
-        content = decompress(stored.compression, self.data)
-        if self.contents is not None:
-            content = selected(content, self.contents)
-        rows = BinaryRows(self.ends, content, 0, stored.offset_width)
-        return rows if stored.symbol_table is None else FsstRows(rows, stored.symbol_table)
+    def _rows_of(self, content: Bytes) -> BinaryRows:
+        return BinaryRows(self.ends, content, 0, self.scheduler.offset_width, self.scheduler.symbol_table)
 
 
 def selected(content: Bytes, contents: RowRanges) -> Bytes:
@@ -341,98 +310,9 @@ def selected(content: Bytes, contents: RowRanges) -> Bytes:
     return np.concatenate([content[:0], *(content[start:end] for start, end in wanted)])
 
 
-@dataclass(frozen=True, slots=True)
-class FsstRows:
-    """Loaded strings whose bytes are FSST codes. Each batch decodes its own rows."""
+class TextRows(PhysicalPageDecoder):
+    """Decoded strings: ``rows + 1`` offsets into ``content``."""
 
-    codes: BinaryRows
-    symbol_table: bytes
-
-    @property
-    def rows(self) -> int:
-        return self.codes.rows
-
-    def size_bytes(self, skip: int, rows: int) -> int:
-        """An estimate: the size is known only after decoding."""
-        start, end = self.codes.ends.bounds(skip, rows)
-        return _FSST_GROWTH * (end - start) + rows * self.codes.offset_width
-
-    def decoded(self, skip: int, rows: int) -> tuple[PhysicalPageDecoder, int]:
-        ends = self.codes.ends
-        start, end = ends.bounds(skip, rows)
-        offsets = np.zeros(rows + 1, np.int64)
-        is_valid = ends.write(skip, rows, 0, offsets[1:]) if rows else None
-        first = self.codes.content_start
-        text, bounds = decode_fsst(self.symbol_table, self.codes.content[start - first : end - first], offsets)
-        validity = None if is_valid is None else packed(is_valid)
-        return TextRows(bounds, text, validity, self.codes.offset_width), 0
-
-
-@dataclass(frozen=True, slots=True)
-class TextRows:
-    """Decoded strings: ``rows + 1`` int64 offsets into ``content``, and a validity bitmap."""
-
-    offsets: npt.NDArray[np.int64]
-    content: Bytes
-    validity: Bytes | None
-    offset_width: int
-
-    @property
-    def rows(self) -> int:
-        return len(self.offsets) - 1
-
-    def size_bytes(self, skip: int, rows: int) -> int:
-        """The exact size without nulls."""
-        return int(self.offsets[skip + rows] - self.offsets[skip]) + rows * self.offset_width
-
-    def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """Add validity, offsets and the bytes between them."""
-        capacities[0].size += rows
-        capacities[0].is_needed |= self.validity is not None
-        capacities[1].size += rows
-        capacities[2].size += int(self.offsets[skip + rows] - self.offsets[skip])
-        check_offsets(capacities[2].size, self.offset_width)
-
-    def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
-        """Write the rows. Offsets continue those of earlier pages."""
-        validity, offsets, content = targets
-        assert offsets is not None
-        assert content is not None
-        start, end = int(self.offsets[skip]), int(self.offsets[skip + rows])
-        offsets.part(rows)[:] = self.offsets[skip + 1 : skip + rows + 1] + (content.position - start)
-        content.part(end - start)[:] = self.content[start:end]
-        if validity is not None and self.validity is not None:
-            validity.put_bits(self.validity, skip, rows)
-        elif validity is not None:
-            validity.fill_bits(True, rows)
-
-    def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
-        """New offsets, and a slice of the bytes."""
-        start, end = int(self.offsets[skip]), int(self.offsets[skip + rows])
-        check_offsets(end - start, self.offset_width)
-        offsets = new_offsets(rows, self.offset_width)
-        offsets[:] = self.offsets[skip : skip + rows + 1] - start
-        validity = self.validity
-        if validity is not None and skip:
-            moved = allocate((rows + 7) // 8)
-            copy_bits(validity, skip, moved, 0, rows)
-            validity = moved
-        return [validity, offsets, self.content[start:end]]
-
-
-def new_offsets(rows: int, width: int) -> npt.NDArray[Any]:
-    """Memory for ``rows + 1`` offsets, the first of which is 0."""
-    memory = allocate((rows + 1) * width)
-    offsets: npt.NDArray[Any] = memory.view(np.int32) if width == 4 else memory.view(np.int64)
-    offsets[0] = 0
-    return offsets
-
-
-def put_validity(target: OutputBuffer | None, is_valid: npt.NDArray[np.bool_] | None, rows: int) -> None:
-    """Write validity, if the batch needs it. ``is_valid`` is ``None`` if all rows are valid."""
-    if target is None:
-        return
-    if is_valid is None:
-        target.fill_bits(True, rows)
-    else:
-        target.put_bits(packed(is_valid), 0, rows)
+    def __init__(self, offsets: npt.NDArray[np.integer], content: Bytes, validity: RowBits, offset_width: int) -> None:
+        buffers = [validity, RowOffsets(offsets, offset_width), RowText(content, offsets, offset_width)]
+        super().__init__(len(offsets) - 1, buffers)

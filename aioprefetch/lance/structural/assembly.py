@@ -9,30 +9,35 @@ The texts of a batch are appended to one ``StringBuilder``, and the decoded part
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from aioprefetch.errors import Unsupported
-from aioprefetch.lance.output import AnyPage, assemble, dictionary, null_bits, offset_bytes
+from aioprefetch.lance.output import AnyPage, arrow_buffer, assemble, dictionary, null_bits, offset_bytes
 from aioprefetch.lance.physical.protocols import (
-    Capacity,
-    OutputBuffer,
     PageRows,
+    PhysicalPageDecoder,
+    RowBits,
+    RowBuffer,
+    RowField,
+    RowItems,
+    RowOffsets,
+    RowText,
+    RowValues,
+    RowZeroBits,
+    RowZeros,
     Slice,
-    allocate,
     check_nulls,
     check_offsets,
     check_size,
-    packed,
+    concatenated,
+    new_offsets,
     zeros,
 )
 from aioprefetch.lance.schema import Field
-from aioprefetch.lance.structural.decoded_rows import DecodedRows, Unraveler, concatenated
+from aioprefetch.lance.structural.decoded_rows import DecodedRows, Unraveler
 from aioprefetch.lance.structural.values import (
-    Bytes,
     Coded,
     Fixed,
     FixedLists,
@@ -105,200 +110,49 @@ def as_texts(values: Values) -> Texts:
     return values
 
 
-class _Bits:
-    """Flags, ``per_row`` for each row. ``None`` stands for flags that are all true and need no buffer."""
+class LeafRows(PhysicalPageDecoder):
+    """Decoded values and their validity, of Arrow type ``kind``, for a dictionary type its indices.
 
-    def __init__(self, flags: Flags | Bytes | None, per_row: int) -> None:
-        self._flags = flags
-        self._per_row = per_row
-
-    def need(self, rows: int, capacity: Capacity) -> None:
-        capacity.size += rows * self._per_row
-        capacity.is_needed |= self._flags is not None
-
-    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
-        count = rows * self._per_row
-        if self._flags is None:
-            target.fill_bits(True, count)
-        else:
-            target.put_bits(packed(self._cut(skip, rows)), 0, count)
-
-    def slice(self, skip: int, rows: int) -> Slice | None:
-        if self._flags is None:
-            return None
-        bits = packed(self._cut(skip, rows))
-        memory = allocate(bits.size)  # In Arrow's memory, aligned to 64 bytes.
-        memory[:] = bits
-        return memory
-
-    def _cut(self, skip: int, rows: int) -> npt.NDArray[Any]:
-        assert self._flags is not None
-        return self._flags[skip * self._per_row : (skip + rows) * self._per_row]
-
-
-class _Fixed:
-    """A buffer that is there in every batch, with ``width`` bytes or bits for each row."""
-
-    def __init__(self, width: int) -> None:
-        self._width = width
-
-    def need(self, rows: int, capacity: Capacity) -> None:
-        capacity.size += rows * self._width
-        capacity.is_needed = True
-
-
-class _Bytes(_Fixed):
-    """Fixed-width values, ``width`` bytes for each row."""
-
-    def __init__(self, data: Bytes, width: int) -> None:
-        super().__init__(width)
-        self._data = data
-
-    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
-        target.part(rows * self._width)[:] = self.slice(skip, rows)
-
-    def slice(self, skip: int, rows: int) -> Slice:
-        return self._data[skip * self._width : (skip + rows) * self._width]
-
-
-class _Zeros(_Fixed):
-    """Zeros in place of the values of null rows, ``width`` bytes each."""
-
-    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
-        target.part(rows * self._width)[:] = 0
-
-    def slice(self, skip: int, rows: int) -> Slice:
-        return zeros(rows * self._width)
-
-
-class _ZeroBits(_Fixed):
-    """Zeros in place of the flags of null rows, ``width`` each."""
-
-    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
-        target.fill_bits(False, rows * self._width)
-
-    def slice(self, skip: int, rows: int) -> Slice:
-        return zeros((rows * self._width + 7) // 8)
-
-
-class _Offsets:
-    """Offsets of texts, numbers of ``width`` bytes that continue those of the page before; a row has ``per_row``."""
-
-    def __init__(self, offsets: Positions, width: int, per_row: int) -> None:
-        self._offsets = offsets
-        self._width = width
-        self._per_row = per_row
-
-    def need(self, rows: int, capacity: Capacity) -> None:
-        capacity.size += rows * self._per_row
-        capacity.is_needed = True
-
-    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
-        base = int(target.memory[target.position - 1])
-        part = self._cut(skip, rows)
-        check_offsets(base + int(part[-1] - part[0]), self._width)
-        np.add(part[1:], base - int(part[0]), out=target.part(part.size - 1), casting="unsafe")
-
-    def _cut(self, skip: int, rows: int) -> Positions:
-        return self._offsets[skip * self._per_row : (skip + rows) * self._per_row + 1]
-
-    def slice(self, skip: int, rows: int) -> Slice:
-        part = self._cut(skip, rows)
-        check_offsets(int(part[-1] - part[0]), self._width)
-        moved: Slice = allocate(part.size * self._width).view(np.int32 if self._width == 4 else np.int64)
-        np.subtract(part, part[0], out=moved, casting="unsafe")
-        return moved
-
-
-class _Text:
-    """The bytes of texts, ``per_row`` for each row."""
-
-    def __init__(self, texts: Texts, per_row: int) -> None:
-        self._data = texts.data
-        self._ends = texts.offsets[::per_row]
-
-    def need(self, skip: int, rows: int, capacity: Capacity) -> None:
-        capacity.size += int(self._ends[skip + rows] - self._ends[skip])
-        capacity.is_needed = True
-
-    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
-        data = self.slice(skip, rows)
-        target.part(data.size)[:] = data
-
-    def slice(self, skip: int, rows: int) -> Slice:
-        return self._data[int(self._ends[skip]) : int(self._ends[skip + rows])]
-
-
-_RowBuffer = _Bits | _ZeroBits | _Bytes | _Zeros | _Offsets | _Text
-
-
-class LeafRows:
-    """``PhysicalPageDecoder`` of decoded values and their validity, of Arrow type ``kind``.
-
-    Its buffers are those of ``output.layout(kind)``, for a dictionary type those of its indices. ``UntrustedMetadata``
-    if the values are not of that type.
+    ``UntrustedMetadata`` if the values are not of that type.
     """
 
     def __init__(self, kind: pa.DataType, values: Values, validity: Flags | None) -> None:
-        self.rows = values.count
         if validity is not None and validity.size != values.count:
             raise damaged(f"{values.count} values with {validity.size} flags of validity")
         if isinstance(values, Nulls) and validity is None and _has_values(kind):
             validity = np.zeros(values.count, bool)
-        self._parts: list[_RowBuffer] = []
-        if not pa.types.is_null(kind):
-            self._parts.append(_Bits(validity, 1))
+        buffers: list[RowBuffer] = [] if pa.types.is_null(kind) else [RowBits.of(validity)]
         if _has_values(kind):
-            _add(self._parts, kind, values, 1)
-
-    def size_bytes(self, skip: int, rows: int) -> int:
-        capacities = [Capacity() for _ in self._parts]
-        self.update_capacity(skip, rows, capacities)
-        return sum(capacity.size for capacity in capacities)
-
-    def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        for part, capacity in zip(self._parts, capacities, strict=True):
-            if isinstance(part, _Text):
-                part.need(skip, rows, capacity)
-            else:
-                part.need(rows, capacity)
-
-    def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
-        for part, target in zip(self._parts, targets, strict=True):
-            if target is not None:
-                part.write(skip, rows, target)
-
-    def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
-        return [part.slice(skip, rows) for part in self._parts]
+            buffers += _buffers(kind, values)
+        super().__init__(values.count, buffers)
 
 
-def _add(parts: list[_RowBuffer], kind: pa.DataType, values: Values, per_row: int) -> None:
-    """Append the buffers of values, without the validity of the rows. A row has ``per_row`` values."""
+def _buffers(kind: pa.DataType, values: Values) -> list[RowBuffer]:
+    """The buffers of values, without the validity of the rows."""
     if pa.types.is_dictionary(kind):
-        _add_indices(parts, kind.index_type, values)
-    elif pa.types.is_fixed_size_list(kind):
-        _add_lists(parts, kind, values, per_row)
-    elif pa.types.is_struct(kind):
-        _add_packed(parts, kind, values, per_row)
-    elif width := offset_bytes(kind):
-        _add_texts(parts, values, width, per_row)
-    else:
-        _add_fixed(parts, kind, values, per_row)
+        return [_indices(kind.index_type, values)]
+    if pa.types.is_fixed_size_list(kind):
+        return _lists(kind, values)
+    if pa.types.is_struct(kind):
+        return _fields(kind, values)
+    if width := offset_bytes(kind):
+        texts = as_texts(values)
+        return [RowOffsets(texts.offsets, width), RowText(texts.data, texts.offsets, width)]
+    return [_fixed(kind, values)]
 
 
-def _add_fixed(parts: list[_RowBuffer], kind: pa.DataType, values: Values, per_row: int) -> None:
+def _fixed(kind: pa.DataType, values: Values) -> RowBuffer:
     bits = _bits(kind)
     if isinstance(values, Coded):
         values = expand(values)
     if isinstance(values, Nulls):
-        parts.append(_ZeroBits(per_row) if bits == 1 else _Zeros(per_row * bits // 8))
-        return
+        return RowZeroBits() if bits == 1 else RowZeros(bits // 8)
     if bits == 1 and isinstance(values, Fixed) and values.bits == 8:  # A constant boolean is stored in a byte.
         values = Fixed((values.data & 1).view(np.uint8), 1, values.count)
     if not isinstance(values, Fixed) or values.bits != bits:
         actual = f"{values.bits} bits" if isinstance(values, Fixed) else type(values).__name__
         raise damaged(f"a page of {kind} holds values of {actual}")
-    parts.append(_Bits(values.data, per_row) if bits == 1 else _Bytes(values.data, per_row * values.width))
+    return RowBits.of(values.data) if bits == 1 else RowValues(values.data, values.width)
 
 
 def _bits(kind: pa.DataType) -> int:
@@ -309,25 +163,16 @@ def _bits(kind: pa.DataType) -> int:
     raise damaged(f"a page cannot hold values of type {kind}")
 
 
-def _add_texts(parts: list[_RowBuffer], values: Values, width: int, per_row: int) -> None:
-    texts = as_texts(Nulls(values.count * per_row) if isinstance(values, Nulls) else values)
-    if (texts.offsets.size - 1) % per_row:
-        raise damaged(f"{texts.offsets.size - 1} texts do not make lists of {per_row}")
-    parts += [_Offsets(texts.offsets, width, per_row), _Text(texts, per_row)]
-
-
-def _add_lists(parts: list[_RowBuffer], kind: pa.DataType, values: Values, per_row: int) -> None:
+def _lists(kind: pa.DataType, values: Values) -> list[RowBuffer]:
     size = int(kind.list_size)
     if pa.types.is_null(kind.value_type):
-        return
+        return []
     if isinstance(values, Nulls):
-        parts.append(_Bits(None, per_row * size))
-        _add(parts, kind.value_type, values, per_row * size)
-        return
+        values = FixedLists(Nulls(values.count * size), size, None, values.count)
     if not isinstance(values, FixedLists) or values.dimension != size:
         raise damaged(f"a page of {kind} holds other values")
-    parts.append(_Bits(values.validity, per_row * size))
-    _add(parts, kind.value_type, values.items, per_row * size)
+    buffers = [RowBits.of(values.validity), *_buffers(kind.value_type, values.items)]
+    return [RowItems(buffer, size) for buffer in buffers]
 
 
 def _has_values(kind: pa.DataType) -> bool:
@@ -335,8 +180,8 @@ def _has_values(kind: pa.DataType) -> bool:
     return not pa.types.is_null(kind) and not (pa.types.is_struct(kind) and not kind.num_fields)
 
 
-def _add_packed(parts: list[_RowBuffer], kind: pa.DataType, values: Values, per_row: int) -> None:
-    """Append the buffers of a packed struct: its rows are split into one column for each field."""
+def _fields(kind: pa.DataType, values: Values) -> list[RowBuffer]:
+    """The buffers of a packed struct, whose rows have all fields."""
     fields = [kind.field(index) for index in range(kind.num_fields)]
     widths = [_bits(field.type) for field in fields]
     if any(bits % 8 for bits in widths):
@@ -345,25 +190,24 @@ def _add_packed(parts: list[_RowBuffer], kind: pa.DataType, values: Values, per_
         values = Fixed(zeros(values.count * sum(widths) // 8), sum(widths), values.count)
     if not isinstance(values, Fixed) or values.bits != sum(widths):
         raise damaged(f"a packed page of {kind} has rows of another width")
-    rows = values.data.reshape(values.count, values.width)
+    matrix = values.data.reshape(values.count, values.width)
+    buffers: list[RowBuffer] = []
     at = 0
-    for field, bits in zip(fields, widths, strict=True):
-        column = np.ascontiguousarray(rows[:, at : at + bits // 8]).reshape(-1)
-        parts.append(_Bits(None, per_row))
-        _add(parts, field.type, Fixed(column, bits, values.count), per_row)
+    for bits in widths:
+        buffers += [RowBits(None), RowField(matrix, at, bits // 8)]
         at += bits // 8
+    return buffers
 
 
-def _add_indices(parts: list[_RowBuffer], kind: pa.DataType, values: Values) -> None:
+def _indices(kind: pa.DataType, values: Values) -> RowBuffer:
     width = int(kind.bit_width) // 8
     if isinstance(values, Nulls):
-        parts.append(_Zeros(width))
-        return
+        return RowZeros(width)
     if not isinstance(values, Coded):
         raise damaged("a page of a dictionary type holds no indices")
     if values.indices.size and int(values.indices.max()) > np.iinfo(kind.to_pandas_dtype()).max:
         raise damaged(f"an index into a dictionary that {kind} cannot hold")
-    parts.append(_Bytes(values.indices.astype(np.dtype(f"<u{width}")).view(np.uint8), width))
+    return RowValues(values.indices.astype(np.dtype(f"<u{width}")).view(np.uint8), width)
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------
@@ -514,36 +358,31 @@ def _struct(
     parts = [unraveler.validity() for unraveler in first]
     if sum(count for count, _ in parts) != rows:
         raise damaged(f"struct {field.name!r} has {rows} rows, and its levels say otherwise")
-    validity = concatenated([flags for _, flags in parts], [count for count, _ in parts])
-    return pa.Array.from_buffers(field.arrow.type, rows, [_bitmap(validity)], children=children), first
+    validity = RowBits.of(concatenated([flags for _, flags in parts], [count for count, _ in parts]))
+    return pa.Array.from_buffers(field.arrow.type, rows, [arrow_buffer(validity.bits)], children=children), first
 
 
 def _list(field: Field, decoded_parts: Iterator[Iterable[DecodedRows]], rows: int) -> tuple[pa.Array, list[Unraveler]]:
     items, unravelers = _assemble(field.children[0], decoded_parts, rows)
     parts = [unraveler.lists() for unraveler in unravelers]
     counts = [offsets.size - 1 for offsets, _ in parts]
-    validity = concatenated([flags for _, flags in parts], counts)
+    validity = RowBits.of(concatenated([flags for _, flags in parts], counts))
     kind = field.arrow.type
     width = 8 if pa.types.is_large_list(kind) else 4
     total = sum(int(offsets[-1]) for offsets, _ in parts)
     if total != len(items):
         raise damaged(f"the lists of field {field.name!r} hold {total} items, and there are {len(items)}")
     check_offsets(total, width)
-    stored = pa.py_buffer(_joined_offsets([offsets for offsets, _ in parts], width))
-    return pa.Array.from_buffers(kind, sum(counts), [_bitmap(validity), stored], children=[items]), unravelers
+    buffers = [arrow_buffer(validity.bits), arrow_buffer(_joined_offsets([offsets for offsets, _ in parts], width))]
+    return pa.Array.from_buffers(kind, sum(counts), buffers, children=[items]), unravelers
 
 
 def _joined_offsets(parts: Sequence[Positions], width: int) -> Slice:
     """The offsets of all parts as one array of numbers of ``width`` bytes."""
     rows = sum(part.size - 1 for part in parts)
-    joined = allocate((rows + 1) * width).view(np.int32 if width == 4 else np.int64)
-    joined[0] = 0
+    joined = new_offsets(rows, width)
     base, at = 0, 1
     for part in parts:
         np.add(part[1:], base, out=joined[at : at + part.size - 1], casting="unsafe")
         base, at = base + int(part[-1]), at + part.size - 1
     return joined
-
-
-def _bitmap(validity: Flags | None) -> pa.Buffer | None:
-    return None if validity is None else pa.py_buffer(packed(validity))

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from aioprefetch.errors import Error, Unsupported, UntrustedMetadata
+from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.lance.footer import PageMetadata
-from aioprefetch.lance.output import ArrayTask, fixed_width, offset_bytes
+from aioprefetch.lance.output import ArrayTask, blamed_on, fixed_width, next_rows, offset_bytes
 from aioprefetch.lance.physical.reads import LoadingPage
 from aioprefetch.lance.schema import Field
 from aioprefetch.lance.structural.assembly import assemble_field
 from aioprefetch.lance.structural.decoded_rows import DecodedRows, LoadedRows
 from aioprefetch.lance.structural.layouts import Constant, Fsst, FullZip, General, MiniBlock, PageLayout, parse_layout
 from aioprefetch.lance.structural.pages import page_scheduler
-from aioprefetch.lance.structural.values import damaged
 from aioprefetch.row_ranges import RowRanges
 from aioprefetch.scheduler.pages import PageIo, PendingRead
 
@@ -81,7 +79,7 @@ class LeafColumn:
 
     def schedule_next(self, io: PageIo) -> LeafPage:
         """Submit the reads of the next page, or part of a large one, that holds wanted rows."""
-        with self._explained():
+        with blamed_on(self._field.name, self._path):
             page, layout, ranges = next(self._parts)
             scheduler = page_scheduler(layout, page.rows, page.buffers)
             loading = LoadingPage(scheduler, ranges, io, self.rows_scheduled)
@@ -106,13 +104,6 @@ class LeafColumn:
                 part = ranges if step >= page.rows else ranges.between(start, start + step)
                 if part.rows:
                     yield page, layout, part
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except Error as error:
-            raise error.add_context(operation="scan", path=self._path, field=self._field.name) from error.__cause__
 
 
 class StructuralColumn:
@@ -169,15 +160,6 @@ def _value_bytes(kind: pa.DataType) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _LeafPart:
-    """Some wanted rows of one page: ``rows`` rows after the first ``skip``."""
-
-    page: LeafPage
-    skip: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
 class _LoadedPart:
     """Some wanted rows of one loaded page. Immutable, so that another thread can decode them."""
 
@@ -204,33 +186,31 @@ class StructuralField:
 
     def promote(self, rows: int) -> None:
         for leaf in range(len(self._pages)):
-            for part in self._parts(leaf, rows):
-                part.page.loading.promote()
+            for page, _, _ in self._parts(leaf, rows):
+                page.loading.promote()
 
     async def wait(self, rows: int) -> None:
         self.promote(rows)
         for leaf in range(len(self._pages)):
-            for part in self._parts(leaf, rows):
-                try:
-                    await part.page.loading.wait()
-                except Error as error:
-                    raise self._explained(error) from error.__cause__
+            for page, _, _ in self._parts(leaf, rows):
+                with blamed_on(self._field.name, self._path):
+                    await page.loading.wait()
 
     def loaded_rows(self, rows: int) -> int:
         return min(self._loaded(leaf, rows) for leaf in range(len(self._pages)))
 
     def _loaded(self, leaf: int, rows: int) -> int:
         loaded = 0
-        for part in self._parts(leaf, rows):
-            if not part.page.loading.is_loaded:
+        for page, _, count in self._parts(leaf, rows):
+            if not page.loading.is_loaded:
                 break
-            loaded += part.rows
+            loaded += count
         return loaded
 
     def size_bytes(self, rows: int) -> int:
         """The approximate Arrow memory of the next ``rows`` rows, estimated from metadata."""
         parts = (part for leaf in range(len(self._pages)) for part in self._parts(leaf, rows))
-        return int(sum(part.rows * part.page.row_bytes for part in parts))
+        return int(sum(count * page.row_bytes for page, _, count in parts))
 
     def drain(self, rows: int) -> ArrayTask:
         """A task that decodes the next ``rows`` rows; the call itself decodes nothing."""
@@ -239,14 +219,13 @@ class StructuralField:
         for leaf, pages in enumerate(self._pages):
             parts = self._parts(leaf, rows)
             loaded_parts.append(
-                [_LoadedPart(part.page.loading.decoder, part.skip, part.rows, part.page.together) for part in parts]
+                [_LoadedPart(page.loading.decoder, skip, count, page.together) for page, skip, count in parts]
             )
-            for part in parts:
-                if part.skip + part.rows == part.page.rows:
+            for page, skip, count in parts:
+                self._drained[leaf] = skip + count
+                if skip + count == page.rows:
                     spent += pages.popleft().loading.reads
                     self._drained[leaf] = 0
-                else:
-                    self._drained[leaf] = part.skip + part.rows
         return ArrayTask(lambda: self._decode(rows, loaded_parts), spent)
 
     def close(self) -> None:
@@ -254,31 +233,11 @@ class StructuralField:
             while pages:
                 pages.popleft().loading.release()
 
-    def _parts(self, leaf: int, rows: int) -> list[_LeafPart]:
-        parts: list[_LeafPart] = []
-        skip = self._drained[leaf]
-        for page in self._pages[leaf]:
-            if not rows:
-                break
-            count = min(rows, page.rows - skip)
-            parts.append(_LeafPart(page, skip, count))
-            rows -= count
-            skip = 0
-        return parts
+    def _parts(self, leaf: int, rows: int) -> list[tuple[LeafPage, int, int]]:
+        return list(next_rows(self._pages[leaf], self._drained[leaf], rows))
 
     def _decode(self, rows: int, loaded_parts: Sequence[Sequence[_LoadedPart]]) -> pa.Array:
         """Decode on any thread: loaded pages are immutable."""
-        try:
+        with blamed_on(self._field.name, self._path):
             decoded_parts = ((decoded for part in leaf for decoded in part.decoded_parts()) for leaf in loaded_parts)
             return assemble_field(self._field, rows, decoded_parts)
-        except Error as error:
-            raise self._explained(error) from error.__cause__
-        except MemoryError as error:
-            message = "a batch of its rows does not fit into memory: ask for fewer rows a batch"
-            raise self._explained(Unsupported(message, operation="scan")) from error
-        except (pa.ArrowException, ValueError, IndexError, TypeError, OverflowError) as error:
-            # Every number is checked where it is read. This is the safety net for a missing check.
-            raise self._explained(damaged(f"its pages cannot be decoded: {error}")) from error
-
-    def _explained(self, error: Error) -> Error:
-        return error.add_context(operation="scan", path=self._path, field=self._field.name)

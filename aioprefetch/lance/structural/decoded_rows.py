@@ -174,14 +174,6 @@ def check_levels(rep: Levels | None, definition: Levels | None, max_rep: int, ma
         raise damaged(f"{rep.size} repetition levels stand beside {definition.size} definition levels")
 
 
-def concatenated(parts: Sequence[Flags | None], sizes: Sequence[int]) -> Flags | None:
-    """The flags of all parts as one array. ``None`` stands for flags that are all true."""
-    if all(part is None for part in parts):
-        return None
-    whole = [np.ones(size, bool) if part is None else part for part, size in zip(parts, sizes, strict=True)]
-    return whole[0] if len(whole) == 1 else np.concatenate(whole)
-
-
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 

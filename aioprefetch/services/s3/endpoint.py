@@ -6,13 +6,12 @@ what botocore is asked for (``asked_endpoint``).
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from urllib.parse import urlsplit
 
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.services.s3.sigv4 import encoded_path
-from aioprefetch.transport.origin import DEFAULT_PORTS, Origin
+from aioprefetch.transport.origin import DEFAULT_PORTS, Origin, is_address
 
 DEFAULT_REGION = "us-east-1"
 # The names of regions, by the domain of their partition.
@@ -64,7 +63,7 @@ def endpoint_of(bucket: str, region: str, endpoint_url: str, addressing_style: s
         host = host.encode("idna").decode("ascii")  # As it is sent and signed.
     base = encoded_path(parts.path.rstrip("/")) if "%" not in parts.path else parts.path.rstrip("/")
     labels = _LABEL if parts.scheme == "https" else _LABELS
-    is_virtual = addressing_style == "virtual" and labels.fullmatch(bucket) and not _is_address(host)
+    is_virtual = addressing_style == "virtual" and labels.fullmatch(bucket) and not is_address(host)
     origin = Origin(parts.scheme, f"{bucket}.{host}" if is_virtual else host, parts.port or DEFAULT_PORTS[parts.scheme])
     is_in_path = bucket and not is_virtual
     return Endpoint(origin, f"{base}/{bucket}/" if is_in_path else f"{base}/", region or DEFAULT_REGION)
@@ -103,11 +102,3 @@ def why_asked(*, bucket: str, region: str, endpoint_url: str, asked: tuple[str, 
 
 def _domain_of(region: str) -> str:
     return next((domain for pattern, domain in _PARTITIONS if pattern.fullmatch(region)), "")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -23,7 +23,7 @@ from aioprefetch.errors import ConditionNotMatch, Unsupported, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet import Footer, scan
 from aioprefetch.parquet import footer as read_footer
-from aioprefetch.parquet.chunk_columns import ChunkColumns, GroupRead, GroupRows
+from aioprefetch.parquet.chunk_columns import ChunkColumns, ChunkRead, GroupRows
 from aioprefetch.parquet.chunks import SparseFile, WantedRows, column_chunks, resolve_columns
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
 from aioprefetch.parquet.page_metadata import PageOptions
@@ -397,12 +397,12 @@ def small_batches(
     memory = SparseFile(footer.size, path=footer.path)
     memory.put(0, footer.pinned.tail[: footer.start])
     groups = [number for number in groups if footer.first_rows[number] < footer.first_rows[number + 1]]
-    parts: list[list[GroupRead]] = []
+    parts: list[list[ChunkRead]] = []
     rows = 0
     for _, group in groupby(column_chunks(footer, groups, leaves), key=lambda chunk: chunk.row_group):
         chunks = list(group)
         all_of_it = GroupRows(WantedRows.all(chunks[0].rows), rows, memory, footer.path, PageOptions())
-        parts.append([GroupRead(chunks, all_of_it, is_resident=True)])
+        parts.append([ChunkRead(chunks, all_of_it, is_resident=True)])
         rows += chunks[0].rows
     source = ChunkColumns(
         parts,

@@ -11,8 +11,7 @@ from lance.file import LanceFileWriter
 import aioprefetch as ap
 from aioprefetch.lance import output
 from aioprefetch.lance.logical.fields import ListPortion
-from aioprefetch.lance.physical import value
-from aioprefetch.lance.physical.protocols import INT32_MAX, PageRows
+from aioprefetch.lance.physical.protocols import INT32_MAX, PageRows, RowBits, RowOffsets, RowText, RowValues
 from aioprefetch.lance.physical.strings import BinaryRows, Ends, TextRows
 from tests.files.lance_v20_columns import table_of
 from tests.files.lance_v20_pages import (
@@ -92,11 +91,11 @@ async def test_nothing_is_concatenated(tmp_path: Path, name: str, monkeypatch: p
 @pytest.mark.parametrize(
     ("name", "rows_class", "buffer"),
     [
-        ("int64", value.ValueRows, 1),
-        ("vectors", value.ValueRows, 2),
-        ("int32 with nulls", value.BitmapRows, 0),
-        ("bool", value.BitmapRows, 1),
-        ("lists", value.ValueRows, 3),
+        ("int64", RowValues, 1),
+        ("vectors", RowValues, 2),
+        ("int32 with nulls", RowBits, 0),
+        ("bool", RowBits, 1),
+        ("lists", RowValues, 3),
     ],
 )
 async def test_every_page_decodes_into_the_same_allocation(
@@ -105,13 +104,13 @@ async def test_every_page_decodes_into_the_same_allocation(
     table, data = await _file(tmp_path, name, batches=8)
     root, rows = start_scan(await open_bytes(data), MemoryIo(data), [(0, ROWS)])
     calls: list[tuple[int, int]] = []
-    original = rows_class.decode_into  # type: ignore[attr-defined]
+    original = rows_class.write  # type: ignore[attr-defined]
 
-    def spy(page: Any, skip: int, count: int, targets: Any) -> None:
-        calls.append((targets[0].memory.__array_interface__["data"][0], targets[0].position))
-        original(page, skip, count, targets)
+    def spy(page: Any, skip: int, count: int, target: Any) -> None:
+        calls.append((target.memory.__array_interface__["data"][0], target.position))
+        original(page, skip, count, target)
 
-    monkeypatch.setattr(rows_class, "decode_into", spy)
+    monkeypatch.setattr(rows_class, "write", spy)
     await root.wait(rows)
     batch = root.drain(rows).decode()
     address = batch.column(0).buffers()[buffer].address
@@ -126,22 +125,20 @@ async def test_every_page_decodes_into_the_same_allocation(
 async def test_strings_of_several_pages_lie_back_to_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, data = await _file(tmp_path, "string", batches=8)
     root, rows = start_scan(await open_bytes(data), MemoryIo(data), [(0, ROWS)])
-    calls: list[tuple[int, int, int, int]] = []
-    original = BinaryRows.decode_into
+    calls: dict[Any, list[tuple[int, int]]] = {RowOffsets: [], RowText: []}
+    for kind, original in [(kind, kind.write) for kind in calls]:
 
-    def spy(page: BinaryRows, skip: int, count: int, targets: Any) -> None:
-        _, offsets, content = targets
-        places = (offsets.memory.__array_interface__["data"][0], content.memory.__array_interface__["data"][0])
-        calls.append((*places, offsets.position, content.position))
-        original(page, skip, count, targets)
+        def spy(page: Any, skip: int, count: int, target: Any, original: Any = original) -> None:
+            calls[type(page)].append((target.memory.__array_interface__["data"][0], target.position))
+            original(page, skip, count, target)
 
-    monkeypatch.setattr(BinaryRows, "decode_into", spy)
+        monkeypatch.setattr(kind, "write", spy)
     await root.wait(rows)
     array = root.drain(rows).decode().column(0)
     offsets = np.frombuffer(array.buffers()[1], np.int32)
-    assert {call[:2] for call in calls} == {(array.buffers()[1].address, array.buffers()[2].address)}
-    assert [call[2] for call in calls] == [1 + 90 * page for page in range(8)]
-    assert [call[3] for call in calls] == [int(offsets[90 * page]) for page in range(8)]
+    _, stored, content = (buffer and buffer.address for buffer in array.buffers())
+    assert calls[RowOffsets] == [(stored, 1 + 90 * page) for page in range(8)]
+    assert calls[RowText] == [(content, int(offsets[90 * page])) for page in range(8)]
     assert array.equals(table["x"].combine_chunks())
 
 
@@ -258,7 +255,7 @@ def test_more_items_than_32_bit_offsets_count_are_refused() -> None:
 
 def test_text_that_is_not_utf8_is_refused() -> None:
     def rows(content: bytes, ends: list[int]) -> PageRows[Any]:
-        page = TextRows(np.array([0, *ends]), np.frombuffer(content, np.uint8), None, 4)
+        page = TextRows(np.array([0, *ends]), np.frombuffer(content, np.uint8), RowBits(None), 4)
         return PageRows(page, 0, len(ends))
 
     assert output.assemble(pa.string(), [rows("aäb".encode(), [3, 4])]).to_pylist() == ["aä", "b"]

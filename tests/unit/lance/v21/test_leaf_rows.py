@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
-from aioprefetch.lance.physical.protocols import INT32_MAX, OutputBuffer
+from aioprefetch.lance.physical.protocols import INT32_MAX, Capacity
 from aioprefetch.lance.structural.assembly import LeafRows
 from aioprefetch.lance.structural.values import Fixed, Nulls, Texts
 
@@ -16,15 +16,14 @@ TEXTS = Texts(np.frombuffer(b"abcdefghij", np.uint8), np.array([0, 4, 10]))
 @pytest.mark.parametrize("room", [9, 10])
 def test_offsets_of_a_batch_do_not_wrap(room: int) -> None:
     """Texts of 10 bytes follow earlier pages, which leave ``room`` bytes to the limit of 32-bit offsets."""
-    offsets = OutputBuffer(np.array([INT32_MAX - room, 0, 0], np.int32), 1)
-    targets = [None, offsets, OutputBuffer(np.zeros(10, np.uint8))]
+    capacities = [Capacity(), Capacity(7), Capacity(INT32_MAX - room)]
     rows = LeafRows(pa.string(), TEXTS, None)
     if room < 10:
         with pytest.raises(Unsupported, match="32-bit offsets"):
-            rows.decode_into(0, 2, targets)
+            rows.update_capacity(0, 2, capacities)
     else:
-        rows.decode_into(0, 2, targets)
-        assert offsets.memory.tolist() == [INT32_MAX - 10, INT32_MAX - 6, INT32_MAX]
+        rows.update_capacity(0, 2, capacities)
+        assert [capacity.size for capacity in capacities] == [2, 9, INT32_MAX]
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.bool_(), pa.string(), pa.list_(pa.int8(), 2)], ids=str)
