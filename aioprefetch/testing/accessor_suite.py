@@ -14,32 +14,12 @@ Tests run by `operator.capability`. Pin the skipped ones with `skipped_tests`, s
 test instead of skipping it silently.
 """
 
-from aioprefetch.testing.conformance.conditions import ConditionChecks, VersionChecks
-from aioprefetch.testing.conformance.every_operation import ErrorChecks, PathChecks
-from aioprefetch.testing.conformance.listing import ListChecks, StatChecks
-from aioprefetch.testing.conformance.peers import PeerChecks, PresignChecks
-from aioprefetch.testing.conformance.read import ReadChecks, ReadRangesChecks
+from aioprefetch.testing.conformance.by_pytest import ByPytest
 from aioprefetch.testing.conformance.suite import skipped_tests
-from aioprefetch.testing.conformance.write import CopyChecks, CreateDirChecks, DeleteChecks, WriteChecks, WriterChecks
+from aioprefetch.testing.conformance.whole import AccessorChecks
 
 
-class AccessorSuite(
-    StatChecks,
-    ReadChecks,
-    ReadRangesChecks,
-    ConditionChecks,
-    VersionChecks,
-    ListChecks,
-    WriteChecks,
-    WriterChecks,
-    CreateDirChecks,
-    DeleteChecks,
-    CopyChecks,
-    PeerChecks,
-    PresignChecks,
-    PathChecks,
-    ErrorChecks,
-):
+class AccessorSuite(AccessorChecks, ByPytest):
     """All checks of the operations of an `Operator` over one store."""
 
 

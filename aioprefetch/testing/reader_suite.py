@@ -3,12 +3,12 @@
 The hooks are those of `AccessorSuite`, so that one mixin with the hooks can serve both.
 """
 
-from aioprefetch.testing.conformance.reader_lifecycle import LifecycleChecks
-from aioprefetch.testing.conformance.reader_reads import PositionedReadChecks, SeekChecks, VectoredChecks
+from aioprefetch.testing.conformance.by_pytest import ByPytest
 from aioprefetch.testing.conformance.suite import skipped_tests
+from aioprefetch.testing.conformance.whole import ReaderChecks
 
 
-class ReaderSuite(SeekChecks, PositionedReadChecks, VectoredChecks, LifecycleChecks):
+class ReaderSuite(ReaderChecks, ByPytest):
     """All checks of a `RangeReader` over one store."""
 
 

@@ -174,4 +174,4 @@ def test_tests_skip_in_one_place_alone() -> None:
     """By `reason_to_skip`, so that what is pinned above is all."""
     folder = PACKAGE / "testing" / "conformance"
     skips = [path.name for path in python_files(folder) for _ in re.findall(r"pytest\.skip", path.read_text("utf-8"))]
-    assert skips == ["suite.py"]
+    assert skips == ["by_pytest.py"]

@@ -4,12 +4,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
-
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import ConditionNotMatch, InvalidArgument, NotFound, Unsupported
 from aioprefetch.operator.operator import Operator
-from aioprefetch.testing.conformance.suite import ConformanceSuite, checks, needs
+from aioprefetch.testing.conformance.suite import ConformanceSuite, checks, needs, raises
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import Entry, ListRequest, ReadRequest
 
@@ -33,7 +31,7 @@ class ConditionChecks(ConformanceSuite):
         assert_same_bytes(await operator.read("k", offset=5, size=5, if_match=etag), content(100)[5:10])
         parts: tuple[dict[str, Any], ...] = ({}, {"offset": 5, "size": 5})
         for options in parts:
-            with pytest.raises(ConditionNotMatch) as caught:
+            with raises(ConditionNotMatch) as caught:
                 await operator.read("k", if_match="another", **options)
             assert (caught.value.operation, caught.value.path) == ("read", "k")
 
@@ -44,7 +42,7 @@ class ConditionChecks(ConformanceSuite):
         await self.put_directly("k", content(100))
         etag = await self._etag(operator, "k")
         await self.put_directly("k", content(100, version=1))
-        with pytest.raises(ConditionNotMatch):
+        with raises(ConditionNotMatch):
             await operator.read("k", if_match=etag)
 
     @checks("opendal:R14")
@@ -54,7 +52,7 @@ class ConditionChecks(ConformanceSuite):
         await self.put_directly("k", content(100))
         accessor = operator.accessor()
         etag = await self._etag(operator, "k")
-        with pytest.raises(ConditionNotMatch):
+        with raises(ConditionNotMatch):
             await accessor.read(ReadRequest(path="k", if_none_match=etag), CollectSink())
         sink = CollectSink()
         await accessor.read(ReadRequest(path="k", if_none_match="another"), sink)
@@ -65,7 +63,7 @@ class ConditionChecks(ConformanceSuite):
     async def test_condition_a_reader_meets_a_wrong_etag_at_its_first_read(self, operator: Operator) -> None:
         """Opening does no I/O and cannot fail; the first read fails, with the expected ETag in its error."""
         async with self.reading(operator, content(100), etag="another") as reader:
-            with pytest.raises(OSError) as caught:  # noqa: PT011  ObjectChanged or ConditionNotMatch
+            with raises(OSError) as caught:
                 await reader.read_at(0, 10)
             assert caught.value.kind in ("ObjectChanged", "ConditionNotMatch")  # type: ignore[attr-defined]
             assert "another" in str(caught.value)
@@ -87,11 +85,11 @@ class ConditionChecks(ConformanceSuite):
         async with operator.reader("k", version=first) as reader:
             assert_same_bytes(await reader.read_at(50, 20), content(100)[50:70])
         missing = first[:-1] + ("a" if first[-1] != "a" else "b")
-        with pytest.raises(NotFound):
+        with raises(NotFound):
             await operator.read("k", version=missing)
         assert (await operator.stat("k", version=first)).version == first
         assert (await operator.stat("k", version=second)).size == 100
-        with pytest.raises(NotFound):
+        with raises(NotFound):
             await operator.stat("k", version=missing)
 
     @checks("opendal:R15", "opendal:R16", "opendal:R17")
@@ -116,10 +114,10 @@ class ConditionChecks(ConformanceSuite):
                 {"if_modified_since": after, "if_unmodified_since": after},
             ]
             for times in stale:
-                with pytest.raises(ConditionNotMatch) as caught:
+                with raises(ConditionNotMatch) as caught:
                     await operator.view("k", **options, **times)
                 assert (caught.value.operation, caught.value.path) == ("read", "k")
-        with pytest.raises(NotFound):
+        with raises(NotFound):
             await operator.read("missing", if_modified_since=before)
 
     @checks("opendal:R17")
@@ -129,7 +127,7 @@ class ConditionChecks(ConformanceSuite):
         now = datetime.now(UTC)
         with self.counting(operator) as spent:
             for name in ("if_modified_since", "if_unmodified_since"):
-                with pytest.raises(Unsupported, match=name):
+                with raises(Unsupported, match=name):
                     await operator.read("k", **{name: now})  # type: ignore[arg-type]
         assert spent.none
 
@@ -160,7 +158,7 @@ class ConditionChecks(ConformanceSuite):
             assert await operator.stat("k", **condition) == metadata
         for conditions, expected in ((false, ConditionNotMatch), (unknown, Unsupported)):
             for condition in conditions:
-                with pytest.raises(expected) as caught:
+                with raises(expected) as caught:
                     await operator.stat("k", **condition)
                 assert (caught.value.operation, caught.value.path) == ("stat", "k")
 
@@ -225,7 +223,7 @@ class VersionChecks(ConformanceSuite):
             await self.put_directly("k", content(10, version=number))
         newest, middle, _ = await self._versions(operator)
         await operator.delete("k", version=middle.version)
-        with pytest.raises(NotFound):
+        with raises(NotFound):
             await operator.read("k", version=middle.version)
         await operator.delete("k", version=middle.version)
         assert_same_bytes(await operator.read("k"), content(10, version=2))
@@ -241,7 +239,7 @@ class VersionChecks(ConformanceSuite):
     @needs("list", without=("list_versions",))
     async def test_list_of_versions_is_refused_where_there_are_none(self, operator: Operator) -> None:
         """The objects alone would look like all versions."""
-        with pytest.raises(Unsupported):
+        with raises(Unsupported):
             await self._versions(operator)
 
     @checks("opendal:D6")
@@ -249,7 +247,7 @@ class VersionChecks(ConformanceSuite):
     async def test_delete_of_a_version_is_refused_where_there_are_none(self, operator: Operator) -> None:
         """The object itself would be deleted."""
         await self.put_directly("k", content(10))
-        with pytest.raises(Unsupported):
+        with raises(Unsupported):
             await operator.delete("k", version="1")
         assert await self.get_directly("k") == content(10)
 
@@ -257,5 +255,5 @@ class VersionChecks(ConformanceSuite):
     @needs("delete")
     async def test_delete_of_a_version_is_of_one_path(self, operator: Operator) -> None:
         """A version is that of one object."""
-        with pytest.raises(InvalidArgument):
+        with raises(InvalidArgument):
             await operator.delete(["a", "b"], version="1")

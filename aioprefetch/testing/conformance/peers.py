@@ -7,11 +7,9 @@ import http.client
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
-
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, InvalidArgument, ObjectChanged, Unsupported
 from aioprefetch.operator.operator import Operator
-from aioprefetch.testing.conformance.suite import ConformanceSuite, checks, needs
+from aioprefetch.testing.conformance.suite import ConformanceSuite, checks, needs, raises
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import CompleteUploadRequest, PartRequest, PresignMethod, WriteRequest
 
@@ -75,9 +73,9 @@ class PeerChecks(ConformanceSuite):
         """The object with that ETag alone is not replaced, whole and streamed."""
         await operator.write("k", b"first", if_none_match="another")
         etag = (await operator.stat("k")).etag
-        with pytest.raises(ConditionNotMatch):
+        with raises(ConditionNotMatch):
             await operator.write("k", b"second", if_none_match=etag)
-        with pytest.raises(ConditionNotMatch):
+        with raises(ConditionNotMatch):
             async with operator.writer("k", if_none_match=etag) as writer:
                 await writer.write(b"third")
         assert await self.get_directly("k") == b"first"
@@ -88,7 +86,7 @@ class PeerChecks(ConformanceSuite):
     @needs("write", without=("write_if_none_match",))
     async def test_write_if_none_match_is_refused_where_it_would_be_ignored(self, operator: Operator) -> None:
         """Before any request."""
-        with self.counting(operator) as spent, pytest.raises(Unsupported, match="if_none_match"):
+        with self.counting(operator) as spent, raises(Unsupported, match="if_none_match"):
             await operator.write("k", b"x", if_none_match="another")
         assert spent.none
         assert await self.get_directly("k") is None
@@ -98,9 +96,9 @@ class PeerChecks(ConformanceSuite):
     async def test_write_if_none_match_of_any_is_if_not_exists(self, operator: Operator) -> None:
         """`"*"` is every ETag."""
         await operator.write("k", b"first", if_none_match="*")
-        with pytest.raises(AlreadyExists):
+        with raises(AlreadyExists):
             await operator.write("k", b"second", if_none_match="*")
-        with pytest.raises(InvalidArgument):
+        with raises(InvalidArgument):
             await operator.write("k", b"second", if_none_match="*", if_match="another")
         assert await self.get_directly("k") == b"first"
 
@@ -136,7 +134,7 @@ class PeerChecks(ConformanceSuite):
     async def test_delete_batch_with_versions_is_refused_where_there_are_none(self, operator: Operator) -> None:
         """The objects themselves would be deleted."""
         await self.put_directly("k", b"x")
-        with pytest.raises(Unsupported):
+        with raises(Unsupported):
             await operator.delete(["k", ("k", "1")])
         assert await self.get_directly("k") == b"x"
         await operator.delete([("k", None)])
@@ -163,7 +161,7 @@ class PeerChecks(ConformanceSuite):
         await self.put_directly("taken", b"old")
         await operator.copy("source", "free", if_not_exists=True)
         assert await self.get_directly("free") == content(1000)
-        with pytest.raises(AlreadyExists):
+        with raises(AlreadyExists):
             await operator.copy("source", "taken", if_not_exists=True)
         assert await self.get_directly("taken") == b"old"
         assert await operator.abort_uploads() == 0
@@ -174,7 +172,7 @@ class PeerChecks(ConformanceSuite):
         """The object at the target stays, and the source too."""
         await self.put_directly("from", b"new")
         await self.put_directly("to", b"old")
-        with pytest.raises(AlreadyExists):
+        with raises(AlreadyExists):
             await operator.move("from", "to", if_not_exists=True)
         assert [await self.get_directly(path) for path in ("from", "to")] == [b"new", b"old"]
         await operator.move("from", "free", if_not_exists=True)

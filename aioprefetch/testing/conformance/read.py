@@ -6,8 +6,6 @@ import asyncio
 import random
 from typing import Any
 
-import pytest
-
 from aioprefetch.errors import (
     InvalidArgument,
     InvalidRange,
@@ -25,6 +23,7 @@ from aioprefetch.testing.conformance.suite import (
     RecordingLayer,
     checks,
     needs,
+    raises,
 )
 from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes, content
 
@@ -112,7 +111,7 @@ class ReadChecks(ConformanceSuite):
         """`RangeNotSatisfied` on every service, bounded or not, and an `EOFError` too."""
         await self.put_directly("k", content(SIZE))
         for offset, size in ((SIZE, None), (SIZE, 1), (SIZE + 1, None), (SIZE + 1, 10), (100 * SIZE, 1)):
-            with pytest.raises(RangeNotSatisfied) as caught:
+            with raises(RangeNotSatisfied) as caught:
                 await operator.read("k", offset=offset, size=size)
             assert isinstance(caught.value, EOFError)
             assert (caught.value.operation, caught.value.path) == ("read", "k")
@@ -128,10 +127,10 @@ class ReadChecks(ConformanceSuite):
     async def test_read_huge_offsets(self, operator: Operator) -> None:
         """An offset that no object reaches is `RangeNotSatisfied`, one that no integer type holds is a `ValueError`."""
         await self.put_directly("k", content(SIZE))
-        with pytest.raises(RangeNotSatisfied):
+        with raises(RangeNotSatisfied):
             await operator.read("k", offset=1 << 60, size=10)
         for offset, size in ((1 << 63, 1), (1 << 100, None), (0, 1 << 100)):
-            with pytest.raises(ValueError, match="between"):
+            with raises(ValueError, match="between"):
                 await operator.read("k", offset=offset, size=size)
 
     @checks("opendal:R12", "opendal:R23", "reliability:I03", "reliability:K23")
@@ -146,11 +145,11 @@ class ReadChecks(ConformanceSuite):
             {"offset": 5, "suffix": 5},
         )
         for options in wrong_options:
-            with pytest.raises(ValueError) as caught:  # noqa: PT011  the type below is the narrower check
+            with raises(ValueError) as caught:
                 await watched.read("k", **options)
             assert isinstance(caught.value, InvalidArgument)
         for wrong in (1.5, True, "1", None):
-            with pytest.raises(TypeError):
+            with raises(TypeError):
                 await watched.read("k", offset=wrong)  # type: ignore[arg-type]
         assert log.requests == []
 
@@ -164,7 +163,7 @@ class ReadChecks(ConformanceSuite):
             operator.view("no/such"),
             operator.read_ranges("no/such", [(0, 5)]),
         ):
-            with pytest.raises(NotFound) as caught:
+            with raises(NotFound) as caught:
                 await read
             assert (caught.value.operation, caught.value.path) == ("read", "no/such")
 
@@ -174,7 +173,7 @@ class ReadChecks(ConformanceSuite):
         log = RecordingLayer()
         watched = operator.layer(log)
         for path in ("folder/", "/", ""):
-            with pytest.raises(IsADirectory):
+            with raises(IsADirectory):
                 await watched.read(path)
         assert {request.path for request in log.requests} <= {"folder/"}
 
@@ -199,9 +198,9 @@ class ReadChecks(ConformanceSuite):
         """A store without versions raises `Unsupported` before any request, instead of reading the newest object."""
         await self.put_directly("k", content(10))
         with self.counting(operator) as spent:
-            with pytest.raises(Unsupported):
+            with raises(Unsupported):
                 await operator.read("k", version="abc")
-            with pytest.raises(Unsupported):
+            with raises(Unsupported):
                 await operator.read("k", offset=5, size=1, version="abc")
         assert spent.none
 
@@ -257,11 +256,11 @@ class ReadRangesChecks(ConformanceSuite):
         await self._compare(operator, ranges, gap_bytes=0)
 
     @checks("opendal:R25")
-    @pytest.mark.parametrize(("gap_bytes", "requests"), [(0, 2), (99, 2), (100, 1), (101, 1)])
-    async def test_ranges_gap_at_the_threshold(self, operator: Operator, gap_bytes: int, requests: int) -> None:
+    async def test_ranges_gap_at_the_threshold(self, operator: Operator) -> None:
         """A gap of the maximum size is read through, a gap of one byte more is not."""
         await self.put_directly("k", content(LARGE_SIZE))
-        assert await self._compare(operator, [(1000, 2000), (2100, 3000)], gap_bytes=gap_bytes) == requests
+        for gap_bytes, requests in ((0, 2), (99, 2), (100, 1), (101, 1)):
+            assert await self._compare(operator, [(1000, 2000), (2100, 3000)], gap_bytes=gap_bytes) == requests
 
     @checks("opendal:R25", "s3a:V01")
     async def test_ranges_adjacent_ranges_are_one_request(self, operator: Operator) -> None:
@@ -332,14 +331,14 @@ class ReadRangesChecks(ConformanceSuite):
         log = RecordingLayer()
         watched = operator.layer(log)
         for wrong in ([(10, 5)], [(-1, 5)], [(0, 5), (-10, -5)]):
-            with pytest.raises(InvalidRange):
+            with raises(InvalidRange):
                 await watched.read_ranges("k", wrong)
         for untyped in (None, [None], [(0, None)], [5], [(0, 1.5)], [(0, 1, 2)]):
-            with pytest.raises(InvalidType):
+            with raises(InvalidType):
                 await watched.read_ranges("k", untyped)  # type: ignore[arg-type]
         wrong_options: tuple[dict[str, Any], ...] = ({"gap_bytes": -1}, {"request_bytes_max": 0})
         for options in wrong_options:
-            with pytest.raises(ValueError, match=next(iter(options))):
+            with raises(ValueError, match=next(iter(options))):
                 await watched.read_ranges("k", [(0, 5)], **options)
         assert log.requests == []
 
@@ -353,7 +352,7 @@ class ReadRangesChecks(ConformanceSuite):
             [(0, 10), (LARGE_SIZE - 5, LARGE_SIZE + 5)],
             [(5 * LARGE_SIZE, 6 * LARGE_SIZE)],
         ):
-            with pytest.raises(EOFError) as caught:
+            with raises(EOFError) as caught:
                 await operator.read_ranges("k", ranges)
             assert isinstance(caught.value, RangeNotSatisfied)
 

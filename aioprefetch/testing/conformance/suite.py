@@ -13,12 +13,11 @@ fail the requests of a reader, so that tests need no timing.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar, Unpack
-
-import pytest
+from typing import Any, Generic, TypeVar, Unpack
 
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.errors import Error
@@ -30,6 +29,7 @@ from aioprefetch.values import Capability, ReadRequest, Request
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPENDAL = {"R": 34, "S": 10, "L": 12, "W": 12, "D": 7, "C": 10, "G": 5, "P": 4, "E": 6}
@@ -71,6 +71,26 @@ def checks(*ids: str) -> Callable[[F], F]:
         return test
 
     return mark
+
+
+class Caught(Generic[E]):
+    """The error that a block of `raises` ended with."""
+
+    value: E
+
+
+@contextmanager
+def raises(kinds: type[E] | tuple[type[E], ...], *, match: str = "") -> Iterator[Caught[E]]:
+    """The block has to end with such an error, whose text matches; `AssertionError` where it ends without one."""
+    caught: Caught[E] = Caught()
+    try:
+        yield caught
+    except kinds as error:
+        if not re.search(match, str(error)):
+            raise AssertionError(f"{error!r} does not say {match!r}") from error
+        caught.value = error
+    else:
+        raise AssertionError(f"no {kinds} was raised")
 
 
 # --- keys and paths ---------------------------------------------------------------------------------------------------
@@ -286,13 +306,12 @@ def skipped_tests(suite: type, capability: Capability, lacks: Iterable[str] = ()
 
 
 class ConformanceSuite:
-    """The base of the suites. Subclass a suite and implement the hooks, and pytest runs its tests against your store.
+    """The base of the checks: each is a method that gets an Operator over an empty root.
 
-    The hooks are `operator` (a fixture), `put_directly`, `get_directly` and, if the store records its requests,
-    `request_counts`. `lacks` names the missing `TRAITS` of the store.
+    The hooks are `put_directly`, `get_directly` and, if the store records its requests, `request_counts`. `lacks` names
+    the missing `TRAITS` of the store. It needs no pytest: `aioprefetch doctor --conformance` runs it too.
     """
 
-    pytestmark = pytest.mark.asyncio
     lacks: frozenset[str] = frozenset()
 
     def __init_subclass__(cls) -> None:
@@ -304,11 +323,6 @@ class ConformanceSuite:
                 owner = next(ancestor for ancestor in base.__mro__ if name in vars(ancestor))
                 if owners.setdefault(name, owner) is not owner:
                     raise TypeError(f"{name} is a test of {owner.__name__} and of {owners[name].__name__}")
-
-    @pytest.fixture
-    async def operator(self) -> Operator:
-        """An Operator over an empty root, closed after the test. A subclass may make it a generator fixture."""
-        raise NotImplementedError("a conformance class must provide the fixture 'operator'")
 
     async def put_directly(self, path: str, data: bytes) -> None:
         """Place an object under the operator's root without the code under test."""
@@ -342,9 +356,3 @@ class ConformanceSuite:
         spent, before = Spent(), self.request_counts(operator)
         yield spent
         spent.counts = self.request_counts(operator) - before
-
-    @pytest.fixture(autouse=True)
-    def _skip_by_capability(self, request: pytest.FixtureRequest, operator: Operator) -> None:
-        reason = reason_to_skip(request.function, operator.capability, self.lacks)
-        if reason is not None:
-            pytest.skip(reason)

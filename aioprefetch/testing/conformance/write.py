@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
-
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import (
     AlreadyExists,
@@ -19,7 +17,7 @@ from aioprefetch.errors import (
     Unsupported,
 )
 from aioprefetch.operator.operator import Operator
-from aioprefetch.testing.conformance.suite import SPECIAL_KEYS, ConformanceSuite, checks, needs
+from aioprefetch.testing.conformance.suite import SPECIAL_KEYS, ConformanceSuite, checks, needs, raises
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import CopyRequest, DeleteRequest, RenameRequest, WriteRequest
 
@@ -79,7 +77,7 @@ class WriteChecks(ConformanceSuite):
     async def test_write_directory_is_refused(self, operator: Operator) -> None:
         """A path with a slash at its end is not an object."""
         for path in ("folder/", "", "/"):
-            with pytest.raises(IsADirectory):
+            with raises(IsADirectory):
                 await operator.write(path, b"x")
 
     @checks("opendal:W4")
@@ -120,9 +118,9 @@ class WriteChecks(ConformanceSuite):
     @needs("write", without=("write_user_metadata",))
     async def test_write_user_metadata_is_refused_where_it_would_be_lost(self, operator: Operator) -> None:
         """User metadata that would be lost is refused, whole and streamed, and no object is written."""
-        with pytest.raises(Unsupported):
+        with raises(Unsupported):
             await operator.write("meta", b"x", user_metadata={"origin": "here"})
-        with pytest.raises(Unsupported):
+        with raises(Unsupported):
             await operator.write("meta", pieces_of(b"x", 1), user_metadata={"origin": "here"})
         assert await self.get_directly("meta") is None
 
@@ -155,9 +153,9 @@ class WriteChecks(ConformanceSuite):
         ]
         for options in chosen:
             for data in (b"x", pieces_of(b"x", 1)):
-                with pytest.raises(Unsupported, match=next(iter(options))):
+                with raises(Unsupported, match=next(iter(options))):
                     await operator.write("kept", data, **options)
-            with pytest.raises(Unsupported):
+            with raises(Unsupported):
                 async with operator.writer("kept", **options) as writer:
                     await writer.write(b"x")
         assert await self.get_directly("kept") is None
@@ -169,9 +167,9 @@ class WriteChecks(ConformanceSuite):
         accessor = operator.accessor()
         request = WriteRequest(path="once", if_not_exists=True)
         await accessor.write(request, b"first")
-        with pytest.raises((AlreadyExists, ConditionNotMatch)):
+        with raises((AlreadyExists, ConditionNotMatch)):
             await accessor.write(request, b"second")
-        with pytest.raises((AlreadyExists, ConditionNotMatch)):
+        with raises((AlreadyExists, ConditionNotMatch)):
             await _stream(accessor, request, b"third")
         assert await self._stored("once") == b"first"
 
@@ -181,7 +179,7 @@ class WriteChecks(ConformanceSuite):
         """Only the expected version is replaced."""
         await operator.write("k", b"first")
         etag = (await operator.stat("k")).etag
-        with pytest.raises(ConditionNotMatch):
+        with raises(ConditionNotMatch):
             await operator.accessor().write(WriteRequest(path="k", if_match="another"), b"second")
         assert await self._stored("k") == b"first"
         await operator.accessor().write(WriteRequest(path="k", if_match=etag), b"second")
@@ -209,7 +207,7 @@ class WriteChecks(ConformanceSuite):
             yield b"begun"
             raise ArithmeticError("the source failed")
 
-        with pytest.raises(ArithmeticError, match="the source failed"):
+        with raises(ArithmeticError, match="the source failed"):
             await operator.write("partial", failing())
         assert await self.get_directly("partial") is None
 
@@ -280,7 +278,7 @@ class WriterChecks(ConformanceSuite):
         for size in (10, LARGE):
             for path in ("new", "old"):
                 for error in (ArithmeticError("no more"), asyncio.CancelledError()):
-                    with pytest.raises(type(error)):
+                    with raises(type(error)):
                         await fail(path, size, error)
         assert await self.get_directly("new") is None
         assert await self.get_directly("old") == b"old"
@@ -294,7 +292,7 @@ class WriterChecks(ConformanceSuite):
             await writer.write(bytes([number]) * 1000)
         await writers[1].close()
         for writer in (writers[0], writers[2]):
-            with pytest.raises((AlreadyExists, ConditionNotMatch)):
+            with raises((AlreadyExists, ConditionNotMatch)):
                 await writer.close()
         assert await self.get_directly("once") == b"\1" * 1000
 
@@ -307,7 +305,7 @@ class WriterChecks(ConformanceSuite):
         async with operator.writer("k", if_match=etag) as writer:
             await writer.write(b"second")
         late = operator.writer("k", if_match=etag)
-        with pytest.raises(ConditionNotMatch):
+        with raises(ConditionNotMatch):
             await late.close()
         assert await self.get_directly("k") == b"second"
 
@@ -329,7 +327,7 @@ class CreateDirChecks(ConformanceSuite):
     @needs("create_dir")
     async def test_create_dir_name_without_slash_is_refused(self, operator: Operator) -> None:
         """The path of a directory ends with a slash."""
-        with pytest.raises(NotADirectory):
+        with raises(NotADirectory):
             await operator.create_dir("folder")
 
     @checks("opendal:P4")
@@ -356,7 +354,7 @@ class DeleteChecks(ConformanceSuite):
         assert await operator.read("k") == content(10)
         await operator.delete("k")
         assert await self.get_directly("k") is None
-        with pytest.raises(NotFound):
+        with raises(NotFound):
             await operator.read("k")
 
     @checks("opendal:D2")
@@ -392,7 +390,7 @@ class DeleteChecks(ConformanceSuite):
             await self.put_directly(path, b"x")
         etags = {path: (await operator.stat(path)).etag or "" for path in ("a", "b")}
         await self.put_directly("b", b"newer")
-        with pytest.raises(ConditionNotMatch) as caught:
+        with raises(ConditionNotMatch) as caught:
             await operator.accessor().delete(DeleteRequest(path="a", paths=("a", "b", "c"), if_match=etags))
         assert caught.value.path == "b"
         assert [await self.get_directly(path) for path in ("a", "b", "c")] == [None, b"newer", None]
@@ -440,7 +438,7 @@ class CopyChecks(ConformanceSuite):
     @needs("copy")
     async def test_copy_missing_source(self, operator: Operator) -> None:
         """A missing source raises `NotFound` and creates no target."""
-        with pytest.raises(NotFound) as caught:
+        with raises(NotFound) as caught:
             await operator.copy("no/such", "target")
         assert caught.value.operation == "copy"
         assert await self.get_directly("target") is None
@@ -451,7 +449,7 @@ class CopyChecks(ConformanceSuite):
         """Neither source nor target may be a directory."""
         await self.put_directly("k", b"x")
         for source, target in (("folder/", "target"), ("k", "folder/")):
-            with pytest.raises(IsADirectory):
+            with raises(IsADirectory):
                 await operator.copy(source, target)
 
     @checks("opendal:C3")
@@ -459,7 +457,7 @@ class CopyChecks(ConformanceSuite):
     async def test_copy_to_itself_is_refused(self, operator: Operator) -> None:
         """A copy to itself is refused, and the object stays."""
         await self.put_directly("k", b"x")
-        with pytest.raises(IsSameFile):
+        with raises(IsSameFile):
             await operator.copy("k", "k")
         assert await self.get_directly("k") == b"x"
 
@@ -496,7 +494,7 @@ class CopyChecks(ConformanceSuite):
         assert await self.get_directly("from") is None
         for _ in range(2):
             assert_same_bytes(await self.get_directly("to") or b"", content(1000))
-            with pytest.raises(NotFound):
+            with raises(NotFound):
                 await operator.move("from", "to")
 
     @checks("opendal:C6")
@@ -506,7 +504,7 @@ class CopyChecks(ConformanceSuite):
         await self.put_directly("source", content(1000))
         await self.put_directly("taken", b"old")
         accessor = operator.accessor()
-        with pytest.raises(AlreadyExists):
+        with raises(AlreadyExists):
             await accessor.copy(CopyRequest(path="source", target="taken", if_not_exists=True))
         await accessor.copy(CopyRequest(path="source", target="free", if_not_exists=True))
         assert await self.get_directly("taken") == b"old"
@@ -520,7 +518,7 @@ class CopyChecks(ConformanceSuite):
         etag = (await operator.stat("source")).etag
         await self.put_directly("source", b"newer")
         accessor = operator.accessor()
-        with pytest.raises(ConditionNotMatch):
+        with raises(ConditionNotMatch):
             await accessor.copy(CopyRequest(path="source", target="target", if_match=etag))
         assert await self.get_directly("target") is None
         newer = (await operator.stat("source")).etag
@@ -542,7 +540,7 @@ class CopyChecks(ConformanceSuite):
             (IsADirectory, RenameRequest(path="from", target="to/")),
             (NotFound, RenameRequest(path="no/such", target="to")),
         ):
-            with pytest.raises(error):
+            with raises(error):
                 await accessor.rename(request)
         assert [await self.get_directly(path) for path in ("from", "to")] == [content(1000), b"old"]
         await accessor.rename(RenameRequest(path="from", target="to", if_match=etag))
