@@ -47,6 +47,7 @@ from aioprefetch.parquet.page_metadata import PAGE_BYTES_DEFAULT, PageOptions
 from aioprefetch.parquet.plan import ScanArguments, plan_scan
 from aioprefetch.parquet.pruning import prune_by_expression
 from aioprefetch.ranges import Range, intersected, joined
+from aioprefetch.runtime.callers import entering
 from aioprefetch.runtime.task_group import all_stopped
 from aioprefetch.scheduler.decode_loop import PARTS_AT_ONCE
 from aioprefetch.scheduler.io_service import SLOTS_MAX, IoService
@@ -115,7 +116,7 @@ class Ahead(Generic[T]):
         while not self._closed and (job := self._next) is not None and self._has_room(job.size_bytes):
             self._open += 1
             self._open_bytes += job.size_bytes
-            self._running.append((asyncio.ensure_future(job.start()), job.size_bytes))
+            self._running.append((asyncio.create_task(job.start(), context=entering()), job.size_bytes))
             self._next = next(self._jobs, None)
 
     def _has_room(self, size_bytes: int) -> bool:
