@@ -18,6 +18,7 @@ from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import copy_of
 from aioprefetch.ranges import Range
 from aioprefetch.runtime.budget import MemoryBudget, Ticket
+from aioprefetch.runtime.callers import entering
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import PlainTaskGroup
 from aioprefetch.values import Lane
@@ -86,7 +87,7 @@ class ParallelParts:
             self._start_worker(group, "prefetch").add_done_callback(partial(_give_back, budget, ticket))
 
     def _start_worker(self, group: asyncio.TaskGroup, lane: Lane) -> asyncio.Task[None]:
-        worker = group.create_task(self._work(group, lane))
+        worker = group.create_task(self._work(group, lane), context=entering())
         self._workers.add(worker)
         worker.add_done_callback(self._workers.discard)
         return worker

@@ -14,6 +14,7 @@ from aioprefetch.accessor.protocols import Accessor, WrappedAccessor
 from aioprefetch.accessor.service_base import is_unmodified
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error
+from aioprefetch.runtime.callers import line, wanting
 from aioprefetch.runtime.events import FOLLOWED_MAX, EventBus, redacted
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane, ReadReply, ReadRequest, Request, WriteRequest
@@ -46,6 +47,7 @@ class ReportedRequest:
     clock of the bus, ``None`` for what has not happened.
     Of ``memory_limit_bytes`` of memory ``memory_bytes`` were in use or reserved when it began, in the budget
     ``budget_id``: each operator has one on each loop.
+    ``caller`` is the line of the program that it is for, where a recording wants to know it.
     ``error`` and ``message`` are empty unless it failed.
     ``sent_bytes`` and ``received_bytes`` are those of the two bodies. A transport counts what it receives; without one
     (-1) it is what the sink got. ``counted_bytes`` are both, once it has ended.
@@ -53,7 +55,7 @@ class ReportedRequest:
 
     __slots__ = (
         *("_received_before", "_request", "_request_id", "_runtime", "_sink", "_url"),
-        *("attempt", "begun_at_seconds", "budget_id", "connection", "counted_bytes"),
+        *("attempt", "begun_at_seconds", "budget_id", "caller", "connection", "counted_bytes"),
         *("end", "ended_at_seconds", "error", "first_byte_at_seconds", "lane", "memory_bytes"),
         *("memory_limit_bytes", "message", "method"),
         *("operation", "path", "reader_id", "received_bytes", "sent_bytes", "start", "status", "store"),
@@ -102,6 +104,7 @@ class ReportedRequest:
         self.operation = operation or request.operation
         self.method = method
         self.attempt = attempt_number.get()
+        self.caller = line() if wanting else ""
         self.sent_bytes = sent_bytes
         self.received_bytes = -1
         self.error = self.message = ""

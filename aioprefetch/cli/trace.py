@@ -15,12 +15,16 @@ import click
 from aioprefetch.cli import EXIT_FAILED
 from aioprefetch.cli.places import HELP_COLUMNS_MAX
 from aioprefetch.cli.printing import note
+from aioprefetch.display import bytes_text, counted, seconds_text
 from aioprefetch.errors import printable
-from aioprefetch.trace.spool import PID, SPOOL_VARIABLE, VARIABLE, Spool, spool_of
+from aioprefetch.trace.spool import PID, SPOOL_VARIABLE, STACKS_VARIABLE, VARIABLE, Spool, spool_of
+from aioprefetch.trace.timeline import by_line
 
 EXIT_NOT_EXECUTABLE = 126  # as shells report these two
 EXIT_NOT_FOUND = 127
 EXIT_SIGNAL = 128
+# The lines of the program that are printed; the page has more.
+LINES_MAX = 5
 
 
 @click.command(
@@ -32,13 +36,15 @@ EXIT_SIGNAL = 128
 @click.option(
     "--to", "name", metavar="FILE", default="read.html", show_default=True, help="A page, or .json for Chrome."
 )
+@click.option("--stacks", is_flag=True, help="Tell for which lines of the program requests were sent.")
 @click.argument("program", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
-def trace(name: str, program: Sequence[str]) -> int:
+def trace(name: str, stacks: bool, program: Sequence[str]) -> int:
     """Run a Python program and write the picture of what it reads.
 
     The program, and the processes that it starts, record all of their operators; the page of all of them is written
     when the program has ended, however it did. SIGINT and SIGTERM are passed on to it, and the second one kills it. The
-    exit code is that of the program, and 1 if no page was written.
+    exit code is that of the program, and 1 if no page was written. With --stacks the lines of the program whose
+    requests were in flight longest are printed too.
 
     Without a command, write the page of a recording whose processes were all killed.
     """
@@ -50,9 +56,13 @@ def trace(name: str, program: Sequence[str]) -> int:
         raise click.UsageError(f"give a command: there is no recording in {printable(folder)}")
     spool = Spool(folder, is_root=True, keeps=not program)
     if program:
-        code = _run(program, {**os.environ, VARIABLE: path, SPOOL_VARIABLE: folder})
-    if spool.end(path):
+        wanted = {STACKS_VARIABLE: "1"} if stacks else {}
+        code = _run(program, {**os.environ, VARIABLE: path, SPOOL_VARIABLE: folder, **wanted})
+    if recording := spool.end(path):
         note(f"the trace is in {printable(name)}")
+        for line, requests, seconds in by_line(recording)[:LINES_MAX]:
+            received = bytes_text(sum(request.received_bytes for request in requests))
+            note(f"{line or 'not known'}: {counted(len(requests), 'request')}, {received}, {seconds_text(seconds)}")
         return code
     if code not in (EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND):
         note("no trace was written: the program has not imported aioprefetch")

@@ -57,6 +57,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import Range, total_length
 from aioprefetch.row_ranges import RowNumbers, RowRanges
+from aioprefetch.runtime.callers import entering
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import all_stopped, gather_all
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
@@ -331,7 +332,8 @@ async def fragment_parts(
             while waiting and len(opening) < _FRAGMENTS_AHEAD:
                 next_fragment = waiting.popleft()
                 name = f"open fragment {next_fragment.fragment.id}"
-                opening.append(asyncio.create_task(_open_part(files, next_fragment, fields), name=name))
+                part_opened = _open_part(files, next_fragment, fields)
+                opening.append(asyncio.create_task(part_opened, name=name, context=entering()))
             await room.acquire()
             part = await opening[0]
             opening.popleft()
@@ -346,7 +348,7 @@ async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequ
     homes = [_home(field, fragment) for field in fields]
     files = list(dict.fromkeys(home for home in homes if home is not None))
     opening = gather_all(partial(_open, open_files, fragment.files[index], fragment) for index in files)
-    deletions = asyncio.create_task(open_files.deletions(fragment))
+    deletions = asyncio.create_task(open_files.deletions(fragment), context=entering())
     try:
         opened = await opening
         deleted = await deletions

@@ -24,6 +24,7 @@ from aioprefetch.ranges import Range, subtract
 from aioprefetch.reader.opening import OpenObject, OpenPart
 from aioprefetch.reader.policy import Fill
 from aioprefetch.runtime.buffers import ResultStream
+from aioprefetch.runtime.callers import entering
 from aioprefetch.runtime.statistics import Tier, count_as_before, count_for
 from aioprefetch.runtime.task_group import PlainTaskGroup
 from aioprefetch.values import Lane
@@ -126,7 +127,7 @@ class LongRead:
         group = PlainTaskGroup()
         try:
             async with group:
-                receiving = group.create_task(self._run(parts)) if gaps else None
+                receiving = group.create_task(self._run(parts), context=entering()) if gaps else None
                 for low, high in resident:
                     await self._copy(low, high)
                 if receiving is not None:

@@ -15,6 +15,7 @@ from contextvars import Context, copy_context
 from types import FrameType
 from typing import Any
 
+from aioprefetch.runtime.callers import entering
 from aioprefetch.runtime.events import logger
 
 
@@ -51,7 +52,7 @@ class EagerWork:
         self._coro: Coroutine[Any, Any, None] | None = work
         self._loop = loop
         self._on_end = on_end
-        self._context = copy_context()
+        self._context = entering() or copy_context()
         self._cancel_requests = 0
         self._cancel_message: Any | None = None
         self._must_cancel = False

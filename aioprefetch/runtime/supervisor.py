@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 
+from aioprefetch.runtime.callers import entering
 from aioprefetch.runtime.eager_work import EagerWork
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.statistics import count_for
@@ -37,6 +38,7 @@ class Work:
         self._work: Coroutine[object, object, None] | None = None
         self._cancelled = False
         self._on_end = on_end
+        self._context = entering()
 
     def cancel(self) -> None:
         """Stop it at its next suspension; without effect when it has ended."""
@@ -49,7 +51,7 @@ class Work:
         if self._cancelled or group is None:
             self._ended()
             return
-        self._task = group.create_task(_guarded(work, name), name=f"aioprefetch {name}")
+        self._task = group.create_task(_guarded(work, name), name=f"aioprefetch {name}", context=self._context)
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None] | None = None) -> None:

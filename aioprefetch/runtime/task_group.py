@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, TypeVar
 
+from aioprefetch.runtime.callers import entering
+
 T = TypeVar("T")
 
 
@@ -61,7 +63,7 @@ async def gather_all(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]], *, a
     group = PlainTaskGroup()
     try:
         async with group:
-            tasks += [group.create_task(called(call)) for call in waiting]
+            tasks += [group.create_task(called(call), context=entering()) for call in waiting]
         return [task.result() for task in tasks]
     finally:
         del tasks, group  # The tracebacks of their errors hold this frame.

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aioprefetch.errors import Closed, UntrustedMetadata, copy_of
+from aioprefetch.runtime.callers import entering
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.supervisor import Work
 from aioprefetch.scheduler.pages import DecodeTask, PreparedScan, ReadService, RootDecoder, ScanLine, ScanPart
@@ -393,7 +394,7 @@ class UnorderedLoop:
         """Let each lane without a batch to come get one."""
         idle, self._idle = self._idle, []
         for lane in idle:
-            self._lanes[lane] = asyncio.ensure_future(lane.next_batch())
+            self._lanes[lane] = asyncio.create_task(lane.next_batch(), context=entering())
 
     def _all_lanes(self) -> list[_Lane]:
         return [*self._lanes, *self._idle]

@@ -24,6 +24,7 @@ from aioprefetch.errors import (
     UntrustedMetadata,
 )
 from aioprefetch.ranges import Range, at_least
+from aioprefetch.runtime.callers import entering
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane, ReadHead, ReadRequest
 
@@ -314,7 +315,7 @@ async def read_ahead(
     del first
     while position < end:
         stop = min(end, position + chunk_bytes)
-        ahead = asyncio.ensure_future(file.read(position, stop))
+        ahead = asyncio.create_task(file.read(position, stop), context=entering())
         try:
             if chunk:
                 yield chunk

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from aioprefetch.credentials import hide_frames
 from aioprefetch.errors import Closed, Error, InvalidArgument, InvalidType, TimedOut, WrongLoop, copy_of
+from aioprefetch.runtime.callers import entering
 from aioprefetch.runtime.collector import collect_elsewhere
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.threads import never_collect_here
@@ -165,7 +166,7 @@ class LoopThread:
     def call_soon(self, callback: Callable[[], object]) -> None:
         """Call a function on the loop's thread, in the caller's context. ``Closed`` when the loop has ended."""
         try:
-            self.loop.call_soon_threadsafe(callback)
+            self.loop.call_soon_threadsafe(callback, context=entering())
         except RuntimeError as error:
             raise Closed("the loop of aioprefetch.sync has ended", operation="run") from error
 

@@ -1,6 +1,7 @@
 """``AIOPREFETCH_TRACE=FILE``: a process records all of its operators, and its page is written when it ends.
 
-``{pid}`` in the name is the number of the process. The processes that it starts, however it starts them, are on its
+``{pid}`` in the name is the number of the process. With ``AIOPREFETCH_TRACE_STACKS=1`` requests know the lines of the
+program that they are for. The processes that it starts, however it starts them, are on its
 page: each writes into the spool of the page what it records, ten times a second while it reads. No signal is handled
 and no process is waited for: a process that is killed has written what it read. Importing this module begins.
 """
@@ -20,7 +21,16 @@ from typing import TYPE_CHECKING, Any
 from aioprefetch.errors import excerpt, printable
 from aioprefetch.runtime.events import Event, subscribe_to_all
 from aioprefetch.runtime.forks import free_in_child
-from aioprefetch.trace.spool import PID, SPOOL_BYTES_MAX, SPOOL_VARIABLE, VARIABLE, Spool, numbered, spool_of
+from aioprefetch.trace.spool import (
+    PID,
+    SPOOL_BYTES_MAX,
+    SPOOL_VARIABLE,
+    STACKS_VARIABLE,
+    VARIABLE,
+    Spool,
+    numbered,
+    spool_of,
+)
 from aioprefetch.trace.trace import record
 
 if TYPE_CHECKING:
@@ -51,7 +61,7 @@ class ProcessTrace:
         self._spool = Spool(spool_of(self._path), is_root=is_root)
         self._append(None, is_end=False)
         os.environ[VARIABLE], os.environ[SPOOL_VARIABLE] = self._path, self._spool.folder
-        self._trace = record().__enter__()
+        self._trace = record(stacks=bool(os.environ.get(STACKS_VARIABLE))).__enter__()
         self._wait_for_a_read()
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=self._forked)

@@ -2,7 +2,7 @@
 (() => {
   const trace = JSON.parse(document.getElementById("trace").textContent);
   const COUNT = 0, PATH = 1, OPERATION = 2, LANE = 3, ATTEMPT = 4, START = 5, END = 6, BEGUN = 7, FIRST = 8, ENDED = 9,
-    OUTCOME = 10, BYTES = 11, UNUSED = 12, STATUS = 13, CONNECTION = 14, ERROR = 15, HELD = 16, NUMBER = 17, PROCESS = 18;
+    OUTCOME = 10, BYTES = 11, UNUSED = 12, STATUS = 13, CONNECTION = 14, ERROR = 15, HELD = 16, NUMBER = 17, PROCESS = 18, CALLER = 19;
   const PAGE = 15, EXTRA = 8;
   const rowHeight = () => parseFloat(getComputedStyle(document.documentElement).getPropertyValue("--row"));
   let ROW = rowHeight();
@@ -34,6 +34,7 @@
     if (row[START] !== null) parts.push(row[START] < 0 ? "the last " + bytes(-row[START]) : "bytes " + row[START].toLocaleString("en") + " to " + (row[END] === null ? "the end" : row[END].toLocaleString("en")));
     parts.push(trace.lanes[row[LANE]]);
     if (trace.processes[row[PROCESS]]) parts.push("of " + trace.processes[row[PROCESS]]);
+    if (trace.callers[row[CALLER]]) parts.push("for " + trace.callers[row[CALLER]]);
     if (row[ATTEMPT] > 1) parts.push("attempt " + row[ATTEMPT] + (row[HELD] ? ", " + time(row[HELD]) + " after the failure before" : ""));
     parts.push("began at " + time(row[BEGUN]));
     if (row[FIRST] !== null) parts.push("first byte after " + time(row[FIRST] - row[BEGUN]));
@@ -87,6 +88,7 @@
   let shown = [], active = 0;
   const orders = {
     time: null, slow: (a, b) => (ended(b) - b[BEGUN]) - (ended(a) - a[BEGUN]), unused: (a, b) => b[UNUSED] - a[UNUSED],
+    line: (a, b) => a[CALLER] - b[CALLER] || a[BEGUN] - b[BEGUN],
   };
   const filters = {
     all: () => true, demand: (row) => trace.lanes[row[LANE]] === "demand", prefetch: (row) => trace.lanes[row[LANE]] === "prefetch",

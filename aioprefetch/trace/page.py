@@ -23,8 +23,10 @@ from aioprefetch.trace.recording import Recording
 from aioprefetch.trace.timeline import (
     Interval,
     busy_seconds,
+    by_line,
     chunks,
     gaps,
+    grouped,
     highest_in_bins,
     in_flight,
     interval_of,
@@ -68,13 +70,13 @@ def payload(recording: Recording) -> str:
     until = recording.ended_at_seconds
     steps = in_flight(interval_of(request, until) for request in requests)
     memory = memory_in_use(requests, recording.budget_ends)
-    paths, operations, errors, processes = _Texts(), _Texts(), _Texts(), _Texts()
+    paths, operations, errors, processes, callers = _Texts(), _Texts(), _Texts(), _Texts(), _Texts()
     lanes = [
         highest_in_bins(in_flight(interval_of(request, until) for request in of_one), until, FLIGHT_BINS)
         for process, of_one in _by_process(recording).items()
         if processes.of(process) < PROCESS_LANES_MAX
     ]
-    rows = [_row(recording, part, paths, operations, errors, processes) for part in chunks(requests, ROWS_MAX)]
+    rows = [_row(recording, part, paths, operations, errors, processes, callers) for part in chunks(requests, ROWS_MAX)]
     data: dict[str, Any] = {
         "end": microseconds(until),
         "rows": rows,
@@ -88,6 +90,7 @@ def payload(recording: Recording) -> str:
         "operations": list(operations.positions),
         "errors": list(errors.positions),
         "processes": list(processes.positions),
+        "callers": list(callers.positions),
         "ofProcesses": lanes if len(lanes) > 1 else [],
         "gaps": [(microseconds(begun), microseconds(ended)) for begun, ended in _longest_gaps(recording)],
         "lanes": LANES,
@@ -100,9 +103,7 @@ def payload(recording: Recording) -> str:
 
 def _by_process(recording: Recording) -> dict[str, list[TracedRequest]]:
     """The requests of each process, that with the most of them first."""
-    found: dict[str, list[TracedRequest]] = {}
-    for request in recording.requests:
-        found.setdefault(request.process, []).append(request)
+    found = grouped(recording.requests, lambda request: request.process)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
@@ -121,6 +122,7 @@ def _row(
     operations: _Texts,
     errors: _Texts,
     processes: _Texts,
+    callers: _Texts,
 ) -> list[Any]:
     """The order of the values is that of the constants at the top of the script."""
     first = part[0]
@@ -150,6 +152,7 @@ def _row(
         microseconds(first.retry_wait_seconds),
         first.number,
         processes.of(first.process),
+        callers.of(first.caller),
     ]
 
 
@@ -219,6 +222,7 @@ def _tier(wait: Wait) -> int:
 OBJECTS_MAX = 8
 OBJECT_LINES_MAX = 200
 TABLE_LINES = 10
+LINES_MAX = 50
 # Less is not worth a line.
 UNUSED_BYTES_MIN = 1024
 ROWS_WITHOUT_OVERVIEW = 24
@@ -259,6 +263,7 @@ def page(recording: Recording, *, title: str, written_at: dt.datetime) -> str:
         processor=_processor(recording),
         processes=_process_lanes(recording),
         choices=_process_choices(recording),
+        by_line='<option value="line">by line of the program</option>' if by_line(recording) else "",
         budget=_budget(recording),
         objects=_objects(recording),
         tables=_tables(recording),
@@ -497,6 +502,14 @@ def _tables(recording: Recording) -> str:
     tables = []
     if slowest:
         tables.append(_slowest(slowest))
+    if callers := by_line(recording):
+        lines = [
+            [line or "not known", len(requests), bytes_text(sum(request.received_bytes for request in requests)),
+             bytes_text(sum(count for count, request in unused if request.caller == line)), seconds_text(seconds)]
+            for line, requests, seconds in callers[:LINES_MAX]
+        ]  # fmt: skip
+        titles = ["Line", "Requests", "Received", "Not used", "In flight"]
+        tables.append(_table("Lines of the program", titles, lines, numbers=(1, 2, 3, 4)))
     if wasteful:
         lines = [
             [request.number, request.path, _range(request), request.lane, bytes_text(request.received_bytes),
@@ -554,7 +567,7 @@ def _range(request: TracedRequest) -> str:
 
 def _table(caption: str, titles: Sequence[str], lines: Iterable[Sequence[object]], *, numbers: Sequence[int]) -> str:
     styles = [
-        ' class="number"' if index in numbers else ' class="path"' if title == "Object" else ""
+        ' class="number"' if index in numbers else ' class="path"' if title in ("Object", "Line") else ""
         for index, title in enumerate(titles)
     ]
     head = "".join(f'<th scope="col"{style}>{title}</th>' for title, style in zip(titles, styles, strict=True))

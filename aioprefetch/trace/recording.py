@@ -485,6 +485,7 @@ class Recording:
             request.memory_bytes,
             request.memory_limit_bytes,
             "",
+            self._name("", request.caller),
         )
 
     def _retry_waits(self, requests: Sequence[TracedRequest]) -> dict[int, float]:

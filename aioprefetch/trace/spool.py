@@ -28,6 +28,8 @@ from aioprefetch.trace.trace import text_of, write_whole
 VARIABLE = "AIOPREFETCH_TRACE"
 # The spool of the recording that a process is part of, where another one is its root.
 SPOOL_VARIABLE = "AIOPREFETCH_TRACE_SPOOL"
+# Set where requests are to know the lines of the program that they are for.
+STACKS_VARIABLE = "AIOPREFETCH_TRACE_STACKS"
 # In the name of the file: the number of the root.
 PID = "{pid}"
 # A process whose file has this size goes on with counts alone.
@@ -90,13 +92,13 @@ class Spool:
             os.close(self._file)
         self._file = None
 
-    def end(self, path: str, *, even_empty: bool = True) -> bool:
-        """Close, and write the page, unless a root lives that will. Whether it was written.
+    def end(self, path: str, *, even_empty: bool = True) -> Recording | None:
+        """Close, and write the page, unless a root lives that will. The recording, if it was written.
 
         A page of nothing is written if ``even_empty``, and any process has written a line.
         """
         while True:
-            sizes, text = self._sizes(), ""
+            sizes, text, recording = self._sizes(), "", None
             is_writer = self._is_root or not any(name.startswith(_ROOT) for name in self._living())
             if is_writer:
                 recording = merged(self.folder)
@@ -110,7 +112,7 @@ class Spool:
                 if is_writer and not living:
                     shutil.rmtree(self.folder)
                 self.close()
-                return bool(text)
+                return recording if text else None
 
     def _is_open(self) -> bool:
         # A program that becomes a daemon closes all files; another one of its own may have the number now.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
@@ -121,6 +121,28 @@ def interval_of(request: TracedRequest, until: float) -> Interval:
     return request.begun_at_seconds, until if request.ended_at_seconds is None else request.ended_at_seconds
 
 
+def by_line(recording: Recording) -> list[tuple[str, list[TracedRequest], float]]:
+    """The requests for each line of the program, and how long any was in flight; the longest first.
+
+    Empty where no line is known. Requests for a line that is not known have an empty one.
+    """
+    found = grouped(recording.requests, lambda request: request.caller)
+    until = recording.ended_at_seconds
+    lines = [
+        (line, requests, busy_seconds(in_flight(interval_of(request, until) for request in requests))[0])
+        for line, requests in found.items()
+    ]
+    return sorted(lines, key=lambda item: -item[2]) if any(found) else []
+
+
+def grouped(requests: Iterable[TracedRequest], key: Callable[[TracedRequest], str]) -> dict[str, list[TracedRequest]]:
+    """Requests by a text of theirs, each in its order."""
+    found: dict[str, list[TracedRequest]] = {}
+    for request in requests:
+        found.setdefault(key(request), []).append(request)
+    return found
+
+
 def microseconds(seconds: float) -> int:
     """A time in whole microseconds; what was before the recording began is at its begin."""
     return max(0, round(1e6 * seconds))
@@ -147,9 +169,7 @@ def chrome_json(recording: Recording) -> str:
 
 def _requests(recording: Recording) -> Iterator[dict[str, Any]]:
     until = recording.ended_at_seconds
-    groups: dict[str, list[TracedRequest]] = {}
-    for request in recording.requests:
-        groups.setdefault(request.process, []).append(request)
+    groups = grouped(recording.requests, lambda request: request.process)
     for number, (owner, requests) in enumerate(groups.items()):
         process = MEMORY + number if number else REQUESTS
         intervals = [interval_of(request, until) for request in requests]
@@ -228,6 +248,7 @@ def _arguments(request: TracedRequest) -> dict[str, Any]:
         "connection": request.connection,
         "error": request.error,
         "process": request.process,
+        "caller": request.caller,
     }
     return {name: value for name, value in arguments.items() if value not in (None, "")}
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from aioprefetch.display import counted
 from aioprefetch.display.bars import PlannedFile, trace_html
 from aioprefetch.errors import InvalidArgument, InvalidType, printable, redact
+from aioprefetch.runtime import callers
 from aioprefetch.runtime.events import FOLLOWED_MAX, Event, EventBus, follow_all, subscribe_to_all
 from aioprefetch.runtime.forks import free_in_child
 from aioprefetch.trace.advice import Advice, advise
@@ -33,7 +34,7 @@ LOOKED_AT_MAX = 2_000
 _SHOWN_OBJECTS_MAX = 4
 
 
-def record(operator: Operator | BlockingOperator | None = None) -> Trace:
+def record(operator: Operator | BlockingOperator | None = None, *, stacks: bool = False) -> Trace:
     """Record the requests and reads of an operator, and of those made from it; without one, of all in this process.
 
     ``with ap.trace.record(op) as t: ...`` records the block, on all loops and threads; then
@@ -41,14 +42,15 @@ def record(operator: Operator | BlockingOperator | None = None) -> Trace:
 
     A request or a read that began before is not in it; bytes that a later read gets of such a request are used and not
     fetched. An operator that a cache layer uses for its entries is in no recording of all, with what is read from it
-    otherwise: record it by itself. ``InvalidType`` for other objects.
+    otherwise: record it by itself. With ``stacks`` each request knows the line of the program that it is for: the
+    innermost one outside of Python, this library and installed packages. ``InvalidType`` for other objects.
     """
     if operator is None:
-        return Trace(None)
+        return Trace(None, stacks=stacks)
     events = getattr(operator, "events", None)
     if not isinstance(events, EventBus):
         raise InvalidType(f"an Operator or BlockingOperator is recorded, not {operator!r}", operation="record")
-    return Trace(events)
+    return Trace(events, stacks=stacks)
 
 
 class Trace:
@@ -59,8 +61,8 @@ class Trace:
     of bytes those with the smallest gaps between them become one.
     """
 
-    def __init__(self, events: EventBus | None) -> None:
-        self._events = events
+    def __init__(self, events: EventBus | None, *, stacks: bool = False) -> None:
+        self._events, self._stacks = events, stacks
         self._recording = Recording(names_stores=events is None)
         self._pending = self._recording.pending  # Here requests, reads and events wait until there are many.
         self._lock = free_in_child(threading.Lock())
@@ -83,6 +85,8 @@ class Trace:
                 self._events.follow(requests, reads, self._look),
                 self._events.subscribe(self._take, *NAMES),
             )
+        if self._stacks:
+            self._leave += (callers.want(),)
         return self
 
     def __exit__(

@@ -24,7 +24,8 @@ class TracedRequest:
     ``start`` and ``end`` are the bytes of the response, or those that it asked for: ``start`` is negative for the last
     bytes of an object, and ``None`` for requests without bytes. ``received_bytes`` came before it ended, or so far.
     ``memory_bytes`` of ``memory_limit_bytes`` were in use or reserved when it began, in the budget ``budget_id``: each
-    operator has one on each loop. ``process`` has sent it, in a recording of several.
+    operator has one on each loop. ``process`` has sent it, in a recording of several. ``caller`` is the line of the
+    program that it is for, as ``FILE:LINE``, in a recording with ``stacks``.
     """
 
     number: int
@@ -48,6 +49,7 @@ class TracedRequest:
     memory_bytes: int
     memory_limit_bytes: int
     process: str = ""
+    caller: str = ""
 
     @property
     def received(self) -> Range:

@@ -30,6 +30,7 @@ from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.plan.merge import Merge
 from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.budget import Ticket
+from aioprefetch.runtime.callers import entering
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.task_group import PlainTaskGroup
 from aioprefetch.runtime.threads import in_thread
@@ -250,7 +251,9 @@ class CopyRun:
                 if ticket is not None:
                     self._budget.cancel(ticket)
                 return
-            task = group.create_task(self._copy(found, path, below, existing if self._is_compared else None))
+            task = group.create_task(
+                self._copy(found, path, below, existing if self._is_compared else None), context=entering()
+            )
             self._running.add(task)
             task.add_done_callback(partial(self._ended, ticket))
         self._meter.listed()

@@ -37,6 +37,7 @@ from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContext
 from aioprefetch.local_files.files import ConfinedRoot, names_of
 from aioprefetch.local_files.threads import FileThreads, translated
 from aioprefetch.local_files.writer import PartialFile, write_file
+from aioprefetch.runtime.callers import entering
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import stopped
 from aioprefetch.services.fs.options import FsOptions
@@ -440,7 +441,8 @@ class ObjectCopier:
         sink = _PieceSink()
         request = ReadRequest(path=found.path, if_match=found.etag)
         body = await open_body(*target, written, found.size or 0)
-        reading = asyncio.create_task(served(source.accessor(), source.runtime()).read(request, sink))
+        received = served(source.accessor(), source.runtime()).read(request, sink)
+        reading = asyncio.create_task(received, context=entering())
         reading.add_done_callback(lambda _: sink.changed.set())
         try:
             responses = moved = 0

@@ -29,6 +29,7 @@ from aioprefetch.credentials import hide_frames
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied
 from aioprefetch.ranges import ByteCount, MergedRange, Range, checked_ranges, coalesce, resolve_range
 from aioprefetch.runtime.buffers import ResultStream
+from aioprefetch.runtime.callers import entering
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import gather_all, stopped
@@ -71,7 +72,7 @@ class ParallelRead(CollectSink):
         assert task is not None
         self._task = task
         self._cancelling = task.cancelling()
-        self._context = contextvars.copy_context()
+        self._context = entering() or contextvars.copy_context()
         self._failed = self._first_done = False
         try:
             try:

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Itera
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from aioprefetch.runtime.callers import entering
 from aioprefetch.runtime.task_group import all_stopped
 
 T = TypeVar("T")
@@ -73,7 +74,7 @@ class Ahead(Generic[T]):
         while not self._closed and (job := self._next) is not None and self._has_room(job.size_bytes):
             self._open += 1
             self._open_bytes += job.size_bytes
-            self._running.append((asyncio.ensure_future(job.start()), job.size_bytes))
+            self._running.append((asyncio.create_task(job.start(), context=entering()), job.size_bytes))
             self._next = next(self._jobs, None)
 
     def _has_room(self, size_bytes: int) -> bool:

@@ -33,8 +33,9 @@ def test_the_page_of_a_program(folder: Path) -> None:
     result = run("trace", "--to", "scan.html", "--", sys.executable, "-c", READ, place, code=3)
     assert "the trace is in scan.html" in result.stderr
     assert "<h1>1\u00a0request, 6\u00a0B, " in Path("scan.html").read_text("utf-8")
-    run("trace", sys.executable, "-c", READ, place, code=3)
+    said = run("trace", "--stacks", sys.executable, "-c", READ, place, code=3).stderr.splitlines()
     assert Path("read.html").exists()
+    assert said[1].startswith("aioprefetch: <string>:4: 1 request, 6 B, ")
 
 
 @pytest.mark.parametrize(
