@@ -6,6 +6,7 @@
 * :class:`VirtualClockLoop`, :func:`run_virtual`, :class:`Deadlock`: asyncio on virtual time.
 * :class:`CountingS3Server`: moto's S3 in this process, with a record of each request.
 * :class:`FaultServer`, :class:`Fault`, :class:`Rule`: an HTTP/S3 server that injects faults by script, to the byte.
+* :func:`run_library_suite`: what any library makes of such faults, by an adapter.
 
 No other package of aioprefetch imports this one. Names load on first use: moto alone takes a second to import. The
 extra `testing` installs the dependencies.
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from aioprefetch.testing.fault_layer import FaultLayer, Injection
     from aioprefetch.testing.fault_server import FaultServer
     from aioprefetch.testing.faults import Fault, ReceivedRequest, Rule
+    from aioprefetch.testing.library_suite import run_library_suite
     from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes, content
     from aioprefetch.testing.reader_suite import ReaderSuite
     from aioprefetch.testing.s3_server import CountingS3Server, RecordedRequest
@@ -41,6 +43,7 @@ __all__ = [
     "VirtualClockLoop",
     "assert_same_bytes",
     "content",
+    "run_library_suite",
     "run_virtual",
 ]
 
@@ -55,6 +58,7 @@ load_at_first_use(
         "clock": ("Deadlock", "VirtualClockLoop", "run_virtual"),
         "faults": ("Fault", "ReceivedRequest", "Rule"),
         "fault_server": ("FaultServer",),
+        "library_suite": ("run_library_suite",),
     },
     extra="testing",
 )

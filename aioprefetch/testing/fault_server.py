@@ -1,8 +1,9 @@
 """An HTTP/1.1 server on loopback that injects faults by script, to the byte.
 
 It serves objects from a dict with ETag, ranges, conditions and 416, and enough of S3 (path style, XML errors) for the
-GET and HEAD of a real client. It produces faults that SDK mocks cannot: a body cut by FIN or RST after n bytes, a
-head that never arrives, a wrong Content-Range.
+GET and HEAD of a real client, and with a ``bucket`` for its writes, copies, uploads in parts, deletions and listings.
+It produces faults that SDK mocks cannot: a body cut by FIN or RST after n bytes, a head that never arrives, a wrong
+Content-Range.
 
     objects = {"bucket/key": b"..."}
     async with FaultServer(objects, [Rule(fault=Fault(reset_after_bytes=100), index=0)]) as server:
@@ -23,6 +24,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import unquote
 
+from aioprefetch.testing.bucket import Bucket
 from aioprefetch.testing.faults import NO_FAULT, Fault, PlannedResponse, ReceivedRequest, Rule, plan_response
 
 HEAD_BYTES_MAX = 64 << 10
@@ -59,7 +61,8 @@ class FaultServer:
 
     `objects` maps paths without their first slash to contents. It may be changed while the server runs, which changes
     ETags too. `requests` is the log, oldest first; a request is logged before its response is sent. `tls` is the
-    context of a server of https.
+    context of a server of https. With the name of a ``bucket``, clients may change and list it, and keys and paths are
+    those in it.
     """
 
     region = "us-east-1"
@@ -67,9 +70,16 @@ class FaultServer:
     secret_access_key = "testing"
 
     def __init__(
-        self, objects: Mapping[str, bytes], script: Sequence[Rule] = (), *, tls: ssl.SSLContext | None = None
+        self,
+        objects: Mapping[str, bytes],
+        script: Sequence[Rule] = (),
+        *,
+        tls: ssl.SSLContext | None = None,
+        bucket: str = "",
     ) -> None:
         self.objects = dict(objects)
+        self._root = f"/{bucket}" if bucket else ""
+        self._bucket = Bucket(self.objects) if bucket else None
         self._tls = tls
         self.requests: list[ReceivedRequest] = []
         self.body_bytes_sent: dict[int, int] = {}
@@ -132,6 +142,11 @@ class FaultServer:
     def connections_open(self) -> int:
         """The number of connections that are still open on either side."""
         return len(self._tasks)
+
+    @property
+    def uploads(self) -> list[str]:
+        """The keys of the uploads in parts that were begun, and neither completed nor aborted."""
+        return [] if self._bucket is None else [key for key, _ in self._bucket.uploads.values()]
 
     def add(self, *rules: Rule) -> None:
         """Append rules to the script."""
@@ -234,7 +249,7 @@ class FaultServer:
         async with self._arrival:
             self._arrival.notify_all()
         fault = self._fault_for(request)
-        response = plan_response(request, self.objects, fault)
+        response = plan_response(request, self.objects, fault, self._bucket)
         if fault.delay_head_seconds:
             await asyncio.sleep(fault.delay_head_seconds)
         if fault.hang_before_head:
@@ -255,19 +270,15 @@ class FaultServer:
         return "close" not in (response.headers.get("Connection", ""), request.headers.get("connection", ""))
 
     async def _receive(self, connection: _Connection) -> ReceivedRequest:
-        head = (await connection.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        first, *lines = head[:-4].split("\r\n")
-        method, target, _version = first.split(" ", 2)
-        pairs = (line.partition(":") for line in lines)
-        headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-        await connection.reader.readexactly(int(headers.get("content-length", 0)))
+        method, target, headers, body = await receive(connection.reader, connection.writer)
         connection.requests += 1
         return ReceivedRequest(
             index=len(self.requests),
             method=method,
             target=target,
-            path=unquote(target.partition("?")[0]),
+            path=unquote(target.partition("?")[0]).removeprefix(self._root),
             headers=headers,
+            body=body,
             connection_id=connection.number,
             connection_index=connection.requests - 1,
         )
@@ -325,3 +336,38 @@ class FaultServer:
             for future in (released, gone):
                 future.cancel()
             await asyncio.gather(released, gone, return_exceptions=True)
+
+
+async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[str, str, dict[str, str], bytes]:
+    """The next request: its method, target, headers by their names in lower case, and body, in any framing."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    first, *lines = head[:-4].split("\r\n")
+    method, target, _version = first.split(" ", 2)
+    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    if headers.get("expect", "").lower() == "100-continue":
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    if "chunked" in headers.get("transfer-encoding", ""):
+        body = await _received_in_chunks(reader)
+    else:
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
+    return method, target, headers, _unchunked(body) if "aws-chunked" in headers.get("content-encoding", "") else body
+
+
+async def _received_in_chunks(reader: asyncio.StreamReader) -> bytes:
+    data = b""
+    while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
+        data += (await reader.readexactly(size + 2))[:size]
+    while await reader.readuntil(b"\r\n") != b"\r\n":
+        pass
+    return data
+
+
+def _unchunked(body: bytes) -> bytes:
+    data, position = b"", 0
+    while True:
+        end = body.index(b"\r\n", position)
+        size = int(body[position:end].partition(b";")[0], 16)
+        if size == 0:
+            return data
+        data += body[end + 2 : end + 2 + size]
+        position = end + 2 + size + 2

@@ -6,7 +6,7 @@ classes are frozen, so a script prints, compares and can be drawn by a property 
 The rules of HTTP, its ranges and conditions, are implemented a second time on purpose: the server that checks the
 library shares no code with it.
 
-Pure: it does no I/O, and imports only the standard library.
+Pure: it does no I/O.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
+from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
+
+from aioprefetch.testing.bucket import Bucket, Call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,13 @@ class ReceivedRequest:
     headers: Mapping[str, str]
     connection_id: int
     connection_index: int = 0
+    body: bytes = b""
+
+    @property
+    def call(self) -> Call:
+        """The request in the words of S3."""
+        query = dict(parse_qsl(self.target.partition("?")[2], keep_blank_values=True))
+        return Call(self.index, self.method, self.key, query, dict(self.headers), self.body)
 
     @property
     def key(self) -> str:
@@ -175,9 +185,18 @@ def etag_of(data: bytes) -> str:
     return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
 
 
-def plan_response(request: ReceivedRequest, objects: Mapping[str, bytes], fault: Fault) -> PlannedResponse:
-    """The response to a request for one of `objects`, with head and body changed by `fault`."""
-    status, headers, body = _response(request, objects, fault)
+def plan_response(
+    request: ReceivedRequest, objects: Mapping[str, bytes], fault: Fault, bucket: Bucket | None = None
+) -> PlannedResponse:
+    """The response to a request for one of `objects`, with head and body changed by `fault`.
+
+    A ``bucket`` of these objects does what else is asked, unless the fault has a status.
+    """
+    if bucket is None or fault.status is not None or request.call.verb in ("GetObject", "HeadObject"):
+        status, headers, body = _response(request, objects, fault)
+    else:
+        answer = bucket.answer(request.call)
+        status, headers, body = answer.status, dict(answer.headers), answer.body or b""
     if fault.body is not None:
         body = fault.body
     if fault.short_by_bytes:

@@ -5,8 +5,9 @@ import re
 import pytest
 
 from aioprefetch.testing.accessor_suite import AccessorSuite
-from aioprefetch.testing.conformance.suite import ALL_IDS, CHECKED, NOT_APPLICABLE, ConformanceSuite, checks
+from aioprefetch.testing.conformance.suite import CHECKED, ConformanceSuite
 from aioprefetch.testing.reader_suite import ReaderSuite
+from tests.repository.checked_lines import ALL_IDS, NOT_APPLICABLE
 from tests.repository.reliability_page import marked_tests
 from tests.repository.source_tree import ROOT
 
@@ -52,13 +53,6 @@ def test_the_document_lists_what_does_not_apply() -> None:
     rows = re.findall(r"^\| `(\w+:\w+)` \| (.+?) \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
     assert dict(rows) == NOT_APPLICABLE
     assert len(rows) == len(NOT_APPLICABLE)
-
-
-def test_an_id_that_does_not_exist_is_refused() -> None:
-    """A slip in a decorator is an error, not a line that no test checks."""
-    for wrong in ("opendal:R99", "R1", "s3a:V20"):
-        with pytest.raises(ValueError, match=wrong):
-            checks(wrong)
 
 
 def test_two_tests_of_one_name_are_refused() -> None:

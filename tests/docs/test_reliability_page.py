@@ -1,6 +1,7 @@
 """The page of faults names the tests that are marked as theirs."""
 
-from aioprefetch.testing.conformance.suite import RELIABILITY_IDS, checks
+from aioprefetch.testing.conformance.suite import checks
+from tests.repository.checked_lines import RELIABILITY_IDS
 from tests.repository.reliability_page import PAGE, marked_tests, page_text, rows
 
 

@@ -2,12 +2,14 @@
 
 import pytest
 
-from tests.libraries.faults import CASES, PAGE, Case, outcome
+from aioprefetch.testing.library_suite import LIBRARY_FAULTS, LibraryFault, run_library_suite
+from tests.libraries.faults import PAGE, Ours
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.says)
-async def test_our_column(case: Case) -> None:
-    found, happened = await outcome(case, "aioprefetch")
-    assert happened
-    assert found == ("error" if case.is_always or case.fault == "overwritten" else "exact")
-    assert f"| {case.says} | {case.job} | {found} |" in PAGE.read_text("utf-8")
+@pytest.mark.parametrize("fault", LIBRARY_FAULTS, ids=lambda fault: f"{fault.job}: {fault.says}")
+async def test_our_column(fault: LibraryFault) -> None:
+    """A fault that comes once is mended, one that lasts is an error, and neither leaves anything behind."""
+    [found] = await run_library_suite(Ours, faults=[fault])
+    assert found.happened
+    assert str(found) == ("error" if fault.is_lasting or fault.overwrites else "exact")
+    assert f"| {fault.says} | {fault.job} | {found} |" in PAGE.read_text("utf-8")

@@ -7,6 +7,7 @@ from functools import partial
 
 from aioprefetch import Operator
 from aioprefetch.errors import Error
+from aioprefetch.testing.bucket import Call
 from aioprefetch.testing.conformance.suite import checks
 from tests.model.verbs.doors import by_operator
 from tests.model.verbs.places import BucketPlace
@@ -14,7 +15,7 @@ from tests.model.verbs.tree import Step, check
 from tests.probes.search import SECONDS, SEED
 from tests.profile import each_of
 from tests.reliability.written_tree import STEPS, TREE
-from tests.stores.faulty_bucket import FAULTS, Call, FaultyBucket
+from tests.stores.faulty_bucket import FAULTS, FaultyBucket
 
 # The uploads that no error names and that nothing ends: their name was in a response that was lost or spoiled.
 UNNAMED = {"lost", "500 after the deed", "hollow", "page", "cut XML", "error in a 200"}

@@ -32,6 +32,7 @@ SHOWN = {
     "prometheus_metrics": 'aioprefetch_reads_total{bucket="example",scheme="memory",tier="memory"} 9.0\n',
     "lance_scan": "latest version: 5000 rows\n",
     "lance_two_loops": "of 2 MiB were held: True\n",
+    "library_faults": "| the whole object for a range | read_ranges | **wrong bytes** |\n",
     "object_cache": "entries on the disk: 2\nsecond process: aaa - 0 MiB received, 1 hits\noverwritten: new - 3 MiB",
     "spark_attach": "listed: (60, 1770), followed: (60, 1770)\n",
     "block_files": "backward: 0 blocks fetched\nblock files: 16\nagain: 0 blocks fetched\n",

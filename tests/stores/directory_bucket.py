@@ -9,7 +9,8 @@ from typing import Any
 
 from aioprefetch import Operator
 from aioprefetch.services import S3
-from tests.stores.faulty_bucket import Answer, Call, FaultyBucket, failed
+from aioprefetch.testing.bucket import Answer, Call, failed
+from tests.stores.faulty_bucket import FaultyBucket
 
 NAME = "name--usw2-az1--x-s3"
 PAGE_ENTRIES = 2
@@ -30,8 +31,8 @@ class DirectoryBucket(FaultyBucket):
         prefix = call.query.get("prefix", "")
         if "start-after" in call.query or not (prefix == "" or prefix.endswith("/")):
             return failed(400, "InvalidRequest")
-        rows = self._rows(prefix, call.query.get("delimiter", ""))
+        rows = self.rows(prefix, call.query.get("delimiter", ""))
         names = sorted(rows, key=lambda name: zlib.crc32(name.encode()))
         start = int(call.query.get("continuation-token", 0))
         after = start + PAGE_ENTRIES
-        return self._page(rows, sorted(names[start:after]), str(after) if after < len(names) else None)
+        return self.page(rows, sorted(names[start:after]), str(after) if after < len(names) else None)

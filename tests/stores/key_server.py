@@ -7,8 +7,9 @@ from typing import Any
 
 from aioprefetch import Operator
 from aioprefetch.services.s3 import S3
+from aioprefetch.testing.bucket import Answer, Call, failed
 from tests.reliability.scripted import NO_PAUSES
-from tests.stores.faulty_bucket import PAGE, Answer, Call, FaultyBucket, failed
+from tests.stores.faulty_bucket import PAGE, FaultyBucket
 
 PART = 5 << 20
 DESCRIBING = ("content-disposition", "content-encoding", "content-language", "content-type", "cache-control", "expires")
@@ -118,7 +119,7 @@ class KeyServer(FaultyBucket):
             return getattr(self, f"_{asked.verb}")(asked)  # type: ignore[no-any-return]
         query = {name: values[0] for name, values in asked.query.items()}
         call = Call(0, METHODS[asked.verb], asked.key, query, dict(asked.headers), asked.body)
-        return Said(404) if asked.verb == "head" and not asked.key else self._done(call)
+        return Said(404) if asked.verb == "head" and not asked.key else self.answer(call)
 
     def described(self, key: str) -> Mapping[str, str]:
         return self.descriptions.get(key, {})
@@ -160,6 +161,6 @@ class KeyServer(FaultyBucket):
         return super().list_objects(replace(call, query={**call.query, "max-keys": str(1 << 30)}))
 
     def delete_one(self, call: Call) -> Said:
-        if (refused := self._refused(call)) is not None:
+        if (refused := self.refused(call.key, call.headers)) is not None:
             return refused
         return super().delete_one(call)

@@ -22,10 +22,10 @@ from aioprefetch.fsspec import AioPrefetchFileSystem
 from aioprefetch.layers.lru_cache import LruCacheLayer
 from aioprefetch.obspec import store
 from aioprefetch.sync.loop_thread import loop_thread
+from aioprefetch.testing.bucket import etag_of
 from tests.model.verbs.places import Place
 from tests.model.verbs.steps import ALL_VERBS
 from tests.model.verbs.tree import Step, Tree, has_dots, pattern_of
-from tests.stores.faulty_bucket import etag_of
 
 Verbs = Mapping[str, Collection[str]]
 NO_FLAGS = frozenset[str]()
@@ -163,7 +163,8 @@ async def by_operator(op: Operator, step: Step, copy: Callable[..., Any] = ap.co
 def copy_flags(step: Step) -> dict[str, Any]:
     """The flags of a copy of many."""
     names = ("glob", "overwrite", "delete_extra", "delete_max", "literal")
-    return {name: step.arguments[name] for name in names if name in step.arguments}
+    described = {"write_options": {"cache_control": "no-cache"}} if step.arguments.get("is_described") else {}
+    return {name: step.arguments[name] for name in names if name in step.arguments} | described
 
 
 class OperatorDoor(Door):
@@ -171,7 +172,7 @@ class OperatorDoor(Door):
 
     name = "operator"
     verbs: ClassVar[Verbs] = {
-        verb: flags for verb, flags in ALL_VERBS.items() if verb not in ("append", "delete_named")
+        verb: flags for verb, flags in ALL_VERBS.items() if verb not in ("append", "delete_named", "unlink")
     }
 
     async def make(self, step: Step) -> bytes | None:
@@ -231,6 +232,37 @@ class _Awaited:
             await asyncio.to_thread(file.__exit__, *sys.exc_info())
             raise
         await asyncio.to_thread(file.close)
+
+
+class PathDoor(Door):
+    """``aioprefetch.Path``."""
+
+    name = "path"
+    verbs: ClassVar[Verbs] = {
+        "write": {"if_not_exists", "if_match", "if_none_match"},
+        "writer": {"if_not_exists"},
+        "read": NO_FLAGS,
+        "move": {"if_not_exists"},
+        "move_tree": {"if_not_exists"},
+        "unlink": {"missing_ok"},
+    }
+
+    async def make(self, step: Step) -> bytes | None:
+        path = ap.Path.of(self.op, step.arguments.get("path", step.arguments.get("source")))
+        match step.verb:
+            case "write":
+                await path.write_bytes(step.data, **await conditions_of(self.op, step))
+            case "writer":
+                async with path.open("xb" if step.if_not_exists else "wb") as writer:
+                    await writer.write(step.data)
+            case "read":
+                return await path.read_bytes()
+            case "unlink":
+                await path.unlink(missing_ok=step.missing_ok)
+            case _:
+                move = path.rename if step.if_not_exists else path.replace
+                assert (await move(ap.Path.of(self.op, step.target))).key == step.target
+        return None
 
 
 class ObspecDoor(Door):
@@ -479,6 +511,7 @@ class CommandDoor(Door):
         "delete_named": {"literal"},
         "copy_named": {"literal", "overwrite"},
         "move": {"if_not_exists"},
+        "move_tree": {"if_not_exists"},
         "copy_tree": {"glob", "overwrite", "delete_extra", "delete_max"},
     }
 
@@ -527,7 +560,7 @@ class CommandDoor(Door):
                 self._run("rm", "-r", "-f", self._url(step.path))
             case "copy_named":
                 self._run("cp", "-q", *keeps, *literal, self._url(step.source), self._url(step.target))
-            case "move":
+            case "move" | "move_tree":
                 self._run("mv", *keeps, self._url(step.source), self._url(step.target))
             case "copy_tree":
                 self._copy_tree(step, keeps)
@@ -558,5 +591,5 @@ class CommandDoor(Door):
 
 
 DOORS: dict[str, type[Door]] = {
-    kind.name: kind for kind in (OperatorDoor, SyncDoor, FsspecDoor, ArrowDoor, ObspecDoor, CommandDoor)
+    kind.name: kind for kind in (OperatorDoor, SyncDoor, PathDoor, FsspecDoor, ArrowDoor, ObspecDoor, CommandDoor)
 }

@@ -23,7 +23,7 @@ PATTERNS = st.sampled_from(["[a]", "[ab]", "a/[b]", "a*", "a/*", "a", "a b", "b/
 DELETE_MAX = st.sampled_from([None, None, 0, 1, 0.5, 1.0])
 
 WRITES = ("write", "writer", "upload", "append", "upload_into")
-ONE = ("copy", "move", "delete", "read", "download")
+ONE = ("copy", "move", "delete", "unlink", "read", "download")
 MANY = ("delete_many", "delete_all", "copy_tree", "move_tree", "create_dir")
 NAMED_VERBS = ("copy_named", "delete_named")
 VERBS = (*WRITES, *ONE, *MANY, *NAMED_VERBS)
@@ -37,6 +37,8 @@ DEFAULTS: dict[str, Any] = {
     "delete_extra": False,
     "delete_max": None,
     "literal": False,
+    "is_described": False,
+    "missing_ok": False,
 }
 ALL_VERBS: Mapping[str, Collection[str]] = dict.fromkeys(VERBS, DEFAULTS)
 
@@ -84,7 +86,7 @@ def _of_one(draw: st.DrawFn, verb: str, names: Names) -> dict[str, Any]:
         return {**arguments, "if_not_exists": draw(FLAGS), "if_match": draw(IF_MATCH)}
     if verb == "delete":
         return {"path": draw(names), "if_match": draw(IF_MATCH)}
-    return {"path": draw(names)}
+    return {"path": draw(names), **({"missing_ok": draw(FLAGS)} if verb == "unlink" else {})}
 
 
 def _two_directories(draw: st.DrawFn, sources: Names) -> dict[str, Any]:
@@ -101,7 +103,8 @@ def _of_named(draw: st.DrawFn, verb: str, tree: Tree) -> dict[str, Any]:
     if verb == "delete_named":
         return {"path": name, "literal": draw(FLAGS)}
     target = draw(st.sampled_from(["b", "a/a", "c"]))
-    return {"source": name, "target": target, "literal": draw(FLAGS), "overwrite": draw(FLAGS)}
+    flags = {name: draw(FLAGS) for name in ("literal", "overwrite", "is_described")}
+    return {"source": name, "target": target, **flags}
 
 
 def _of_many(draw: st.DrawFn, verb: str, names: Names) -> dict[str, Any]:
@@ -111,7 +114,7 @@ def _of_many(draw: st.DrawFn, verb: str, names: Names) -> dict[str, Any]:
         return {"paths": tuple(draw(st.lists(names, min_size=1, max_size=3, unique=True)))}
     if verb == "copy_tree":
         arguments = {**_two_directories(draw, DIRECTORIES), "glob": draw(GLOBS)}
-        arguments |= {"overwrite": draw(FLAGS), "delete_extra": draw(FLAGS)}
+        arguments |= {name: draw(FLAGS) for name in ("overwrite", "delete_extra", "is_described")}
         return {**arguments, "delete_max": draw(DELETE_MAX) if arguments["delete_extra"] else None}
     if verb == "move_tree":
         return {**_two_directories(draw, NAMED), "if_not_exists": draw(FLAGS)}

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from tests.model.verbs.doors import DOORS, Door, OperatorDoor, door_of
+from aioprefetch.testing.bucket import Call
+from aioprefetch.testing.conformance.suite import checks
+from tests.model.verbs.doors import DOORS, CommandDoor, Door, OperatorDoor, Verbs, door_of
 from tests.model.verbs.places import MEANINGS, BucketPlace, Place, opened
 from tests.model.verbs.steps import SLASHED, cases
 from tests.model.verbs.tree import Step, Tree, check, check_refusal, without_markers
 from tests.probes.search import IS_LONG, searched
-from tests.stores.faulty_bucket import FAULTS, Call, FaultyBucket
+from tests.stores.faulty_bucket import FAULTS, FaultyBucket
 
 # Examples of the doors to each store.
 EXAMPLES = {"memory": 30, "files": 15, "bucket": 10}
@@ -74,8 +76,9 @@ def trees_of(store: str, kind: type[Door]) -> dict[str, Any]:
 
 
 def verbs_of(store: str, kind: type[Door]) -> Mapping[str, Collection[str]]:
-    """The verbs of a door, without conditions where a store looks at none."""
+    """The verbs of a door, without conditions where a store looks at none, and without what files do not keep."""
     left_out = set[str]() if MEANINGS[store].conditions else {"if_match", "if_none_match", "if_not_exists"}
+    left_out |= {"is_described"} if MEANINGS[store].directories else set()
     return {verb: {*flags} - left_out for verb, flags in kind.verbs.items()}
 
 
@@ -119,18 +122,21 @@ REQUESTS = {
     "copy_named": ("List", "CopyObject", "HeadObject"),
 }
 SUCCESSES = ("hollow", "page")  # They say that it was done.
+MV = {verb: CommandDoor.verbs[verb] for verb in ("move", "move_tree")}
 
 
 @st.composite
-def spoiled(draw: st.DrawFn) -> tuple[Tree, Step, str, str, int, bool]:
+def spoiled(draw: st.DrawFn, verbs: Verbs) -> tuple[Tree, Step, str, str, int, bool]:
     """A tree, a step, and which of its responses are spoiled: by what fault, to which request, from which one on."""
-    tree, [step] = draw(cases(CHANGING, steps_max=1))
+    tree, [step] = draw(cases(verbs, steps_max=1))
     fault = draw(st.one_of(st.sampled_from([*FAULTS]), st.sampled_from(SUCCESSES)))
     request = draw(st.sampled_from(["any", *REQUESTS.get(step.verb, ("PutObject",))]))
     return tree, step, fault, request, draw(st.sampled_from([1, 1, 2, 3])), draw(st.booleans())
 
 
-async def run_faulty(tree: Tree, step: Step, fault: str, request: str, number: int, is_once: bool) -> None:
+async def run_faulty(
+    kind: type[Door], tree: Tree, step: Step, fault: str, request: str, number: int, is_once: bool
+) -> None:
     """Make a step in a bucket whose n-th response to such a request, or each one from there on, is spoiled."""
     asked = 0
 
@@ -144,11 +150,16 @@ async def run_faulty(tree: Tree, step: Step, fault: str, request: str, number: i
         place = BucketPlace(bucket)
         await place.plant(tree)
         bucket.fault, bucket.strikes = FAULTS[fault], strikes
-        async with door_of(OperatorDoor, place) as door:
+        async with door_of(kind, place) as door:
             _, error = await made(door, step)
             bucket.fault = None
         check(tree, place.tree(), place.meaning.of(tree, step), error, step)
 
 
 def test_whatever_response_is_spoiled_no_value_is_lost() -> None:
-    searched(lambda case: asyncio.run(run_faulty(*case)), spoiled(), examples=FAULTY_EXAMPLES)
+    searched(lambda case: asyncio.run(run_faulty(OperatorDoor, *case)), spoiled(CHANGING), examples=FAULTY_EXAMPLES)
+
+
+@checks("reliability:W49")
+def test_whatever_response_to_mv_is_spoiled_no_value_is_lost() -> None:
+    searched(lambda case: asyncio.run(run_faulty(CommandDoor, *case)), spoiled(MV), examples=FAULTY_EXAMPLES)

@@ -159,6 +159,11 @@ class Meaning:
             return Outcome(tree, (NotFound, ConditionNotMatch, IsADirectory, NotADirectory))
         return Outcome({name: data for name, data in tree.items() if name != step.path}, killed=_killed(there))
 
+    def _unlink(self, tree: Tree, step: Step) -> Outcome:
+        if step.path not in tree and not step.missing_ok:
+            return Outcome(tree, (NotFound, IsADirectory, NotADirectory))
+        return self._delete(tree, Step("delete", {"path": step.path, "if_match": None}))
+
     def _refused_target(self, tree: Tree, path: str) -> Kinds:
         """The errors of a write to a path at which a directory is, or below a file, or that no verb takes."""
         if has_dots(path):

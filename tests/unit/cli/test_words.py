@@ -8,6 +8,7 @@ import pytest
 
 from aioprefetch.operator.operator import Operator
 from aioprefetch.sync import BlockingOperator
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Metadata
 from tests.unit.cli.commands import Bucket, lines, objects, run
 
@@ -107,6 +108,7 @@ def test_size_only_leaves_what_has_the_same_size(site: Path, bucket: Bucket) -> 
     assert "exclude each other" in run("sync", "--size-only", "--exact", site, bucket.url("x/"), code=2).stderr
 
 
+@checks("reliability:W49")
 def test_mv_moves_within_one_store(site: Path, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket.put(a=b"1", d__b=b"2", d__e__c=b"3")
     run("mv", bucket.url("a"), bucket.url("z"))

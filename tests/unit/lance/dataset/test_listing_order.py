@@ -10,10 +10,11 @@ import aioprefetch as ap
 from aioprefetch import Operator
 from aioprefetch.errors import NotFound, PermissionDenied, UntrustedMetadata
 from aioprefetch.testing import Fault, FaultServer, Rule
+from aioprefetch.testing.bucket import failed
 from tests.profile import in_turns
 from tests.stores.dict_store import DictStore
 from tests.stores.directory_bucket import DirectoryBucket
-from tests.stores.faulty_bucket import FaultyBucket, failed
+from tests.stores.faulty_bucket import FaultyBucket
 
 lance = pytest.importorskip("lance")
 pa = pytest.importorskip("pyarrow")

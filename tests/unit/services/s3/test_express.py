@@ -70,7 +70,7 @@ class ExpressServer(KeyServer):
         wanted = asked.headers.get("x-amz-rename-source-if-match", "").strip('"')
         if wanted not in ("", self.etag(self.objects[source])):
             return error(412, "PreconditionFailed")
-        if (refused := self._refused(asked)) is not None:
+        if (refused := self.refused(asked.key, asked.headers)) is not None:
             return refused
         self.put(asked.key, self.objects.pop(source))
         return Said(200)

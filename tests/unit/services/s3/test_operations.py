@@ -15,9 +15,10 @@ from aioprefetch.errors import (
 )
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.s3 import S3
+from aioprefetch.testing.bucket import Call
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, PresignRequest
-from tests.stores.faulty_bucket import FAULTS, Call, FaultyBucket
+from tests.stores.faulty_bucket import FAULTS, FaultyBucket
 from tests.stores.key_server import Bent, KeyServer, Said, error
 from tests.unit.services.s3.stores import Store
 
