@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import errno
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from aioprefetch.blocks.fetch import Fetch
@@ -22,7 +22,7 @@ from aioprefetch.blocks.file import BlockFile
 from aioprefetch.blocks.host_claims import HostClaims
 from aioprefetch.blocks.write_behind import Evictable, WriteBehind
 from aioprefetch.cache.directory import SystemCalls
-from aioprefetch.cache.entry import PIECE_BYTES, TAIL_BYTES_MAX, BadEntry, EntryKey, Naming, aligned, encoded
+from aioprefetch.cache.entry import PIECE_BYTES, BadEntry, EntryKey, Naming, aligned, encoded
 from aioprefetch.cache.files import SCRATCH_BYTES, EntryFiles, OpenEntry
 from aioprefetch.cache.guard import CacheFailed, DiskCalls
 from aioprefetch.ranges import BlockGrid, Range
@@ -41,25 +41,22 @@ TOUCH_SECONDS = 1.0
 TOUCH_SECONDS_AT_CLOSE = 0.2
 
 
+# The namespace and the path of an object.
+FileName = tuple[Sequence[str], str]
+
+
 class BlockIdentity:
     """The common identity of the blocks of one version of an object on one grid. ``key`` adds the number of a block.
 
-    ``namespace`` holds the store and the principal, ``tenant`` a separation that the user configures.
+    Of ``name`` the namespace is the store and the principal; ``tenant`` is a separation that the user configures.
     """
 
     __slots__ = ("_encoded", "_grid", "_naming")
 
     def __init__(
-        self,
-        *,
-        tenant: str,
-        namespace: Sequence[str],
-        path: str,
-        version: str | None,
-        etag: str | None,
-        size: int,
-        block_bytes: int,
+        self, tenant: str, name: FileName, version: str | None, etag: str | None, size: int, block_bytes: int
     ) -> None:
+        namespace, path = name
         self._encoded = encoded(tenant, len(namespace), *namespace, path, version, etag, size, block_bytes)
         self._grid = BlockGrid(size, block_bytes)
         self._naming = Naming(self._encoded)
@@ -76,8 +73,7 @@ class BlockIdentity:
     def key(self, index: int) -> EntryKey | None:
         """The key of block ``index``, ``None`` when its tail would be too long for a file."""
         start, end = self._grid.bounds(index)
-        key = EntryKey(self.name(index), self._encoded + index.to_bytes(8, "big"), end - start)
-        return key if key.tail_bytes <= TAIL_BYTES_MAX else None
+        return EntryKey.of(self.name(index), self._encoded + index.to_bytes(8, "big"), end - start)
 
 
 class DiskTier:
@@ -106,6 +102,7 @@ class DiskTier:
         self._runtime = runtime
         self._tenant = options.tenant
         self._identities: weakref.WeakKeyDictionary[BlockFile, BlockIdentity] = weakref.WeakKeyDictionary()
+        self._loop_scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._scratch: list[memoryview] = []
         self._touch_seconds = touch_seconds
         self._is_touching = False
@@ -149,22 +146,9 @@ class DiskTier:
         if len(file.version) != 2 or not isinstance(file.name, tuple):
             return None
         version, etag = file.version
-        identity = self._new_identity(file.name, version, etag, file.size, file.grid.block_bytes)
+        identity = BlockIdentity(self._tenant, file.name, version, etag, file.size, file.grid.block_bytes)
         self._identities[file] = identity
         return identity
-
-    def _new_identity(
-        self, name: tuple[Sequence[str], str], version: str | None, etag: str | None, size: int, block_bytes: int
-    ) -> BlockIdentity:
-        return BlockIdentity(
-            tenant=self._tenant,
-            namespace=name[0],
-            path=name[1],
-            version=version,
-            etag=etag,
-            size=size,
-            block_bytes=block_bytes,
-        )
 
     def held(self, file: BlockFile, *, looks_max: int) -> list[Range]:
         """The ranges of a file that are on the disk, by the index in memory. Any thread.
@@ -192,6 +176,9 @@ class DiskTier:
         return gaps if len(self.cache) == 0 else [piece for gap in gaps for piece in self._cut(file, identity, *gap)]
 
     def _cut(self, file: BlockFile, identity: BlockIdentity, start: int, end: int) -> Iterable[Range]:
+        if end <= file.grid.bounds(file.grid.index(start))[1]:
+            yield start, end
+            return
         before: bool | None = None
         begin = start
         for index in file.grid.indices(start, end):
@@ -234,7 +221,7 @@ class DiskTier:
     async def recall(
         self,
         fetch: Fetch,
-        name: tuple[Sequence[str], str],
+        name: FileName,
         block_bytes: int,
         start_of: Callable[[int], int],
         *,
@@ -248,9 +235,8 @@ class DiskTier:
         namespace, path = name
 
         def block_of(facts: ReadHead) -> str:
-            return self._new_identity(name, facts.version, facts.etag, facts.size, block_bytes).name(
-                start_of(facts.size) // block_bytes
-            )
+            identity = BlockIdentity(self._tenant, name, facts.version, facts.etag, facts.size, block_bytes)
+            return identity.name(start_of(facts.size) // block_bytes)
 
         return await self.claims.recall(fetch, namespace, path, block_of, claims=claims)
 
@@ -326,27 +312,14 @@ class DiskTier:
         low, high = aligned(start, start + len(memory), key.data_bytes)
         if len(memory) > TURN_BYTES or high - low > PIECE_BYTES:
             return False
-        with self._borrowed_scratch() as scratch:
-            if not self.cache.read_cached(key, start, memory, scratch):
-                return False
+        if not self.cache.read_cached(key, start, memory, self._loop_scratch):
+            return False
         self._runtime.turn.spend(high - low)
         self.calls.succeeded()
         if not self._is_touching:
             self._is_touching = True
             self._runtime.supervisor.spawn(self._touch_later(), name="note the use of block files")
         return True
-
-    @contextlib.contextmanager
-    def _borrowed_scratch(self) -> Iterator[memoryview]:
-        """Memory for a read, used before where possible: new memory costs more than reading into it. Any thread."""
-        try:
-            scratch = self._scratch.pop()
-        except IndexError:
-            scratch = memoryview(bytearray(SCRATCH_BYTES))
-        try:
-            yield scratch
-        finally:
-            self._scratch.append(scratch)
 
     def _read(
         self, key: EntryKey, block: OpenEntry | None, start: int, memory: memoryview
@@ -359,8 +332,14 @@ class DiskTier:
             opened = block if block is not None else self.cache.find(key)
             if opened is None:
                 return None
-            with self._borrowed_scratch() as scratch:
+            try:  # Memory that was used before where possible: new memory costs more than reading into it.
+                scratch = self._scratch.pop()
+            except IndexError:
+                scratch = memoryview(bytearray(SCRATCH_BYTES))
+            try:
                 return opened, opened.read(start, memory, scratch, seconds_max=JOB_SECONDS)
+            finally:
+                self._scratch.append(scratch)
         except (BadEntry, OSError) as error:
             if isinstance(error, BadEntry) or error.errno == errno.EIO:
                 self.cache.drop(key.name)

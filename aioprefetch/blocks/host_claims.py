@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import BlockFile
-from aioprefetch.cache.entry import TAIL_BYTES_MAX, BadEntry, EntryKey, Naming, encoded
+from aioprefetch.cache.entry import BadEntry, EntryKey, Naming, encoded
 from aioprefetch.cache.files import SCRATCH_BYTES, EntryFiles
 from aioprefetch.cache.guard import CacheFailed, DiskCalls
 from aioprefetch.cache.object_entry import decode_facts, encode_facts
@@ -217,8 +217,8 @@ class HostClaims:
         for it.
         """
         identity = encoded(self._tenant, len(namespace), *namespace, path, "facts")
-        key = EntryKey(Naming(identity).name(), identity, FACTS_BYTES)
-        if not self.is_on or self._calls.is_writing_off or key.tail_bytes > TAIL_BYTES_MAX:
+        key = EntryKey.of(Naming(identity).name(), identity, FACTS_BYTES)
+        if key is None or not self.is_on or self._calls.is_writing_off:
             return None
         recall: Callable[[], ReadHead | bool] = partial(self._recall, key, block_of, claims)
         found = await self._claimed_by([key.name], recall)

@@ -28,14 +28,17 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable
+from typing import Self
 from zlib import crc32
 
 from aioprefetch.lean_dataclass import dataclass
 
 MAGIC = b"aiopfent"
-FORMAT_VERSION = 3
-# The smallest range that is read and verified. Smaller pieces need longer tails; larger ones make a small hit slow.
-PIECE_BYTES = 256 << 10
+FORMAT_VERSION = 4
+# A piece is the smallest range that is read and verified: of 16 KiB, and more where the data would have too many.
+# Smaller pieces need longer tails; larger ones make a small hit slow.
+PIECE_BYTES_MIN, PIECE_BYTES = 16 << 10, 256 << 10
+_PIECES_BITS = 7
 # Entries with a longer tail (a path of many thousands of characters, an object of 4 GiB) are not stored.
 TAIL_BYTES_MAX = 64 << 10
 # The end of the name of every entry of this format version.
@@ -59,34 +62,32 @@ class EntryTail:
     checksums: tuple[int, ...]
 
     def verify(self, start: int, *parts: memoryview) -> None:
-        """Check whole pieces that were read at ``start``, a multiple of ``PIECE_BYTES``, however they are divided.
+        """Check whole pieces that were read at ``start``, where one begins, however they are divided.
 
         Raises ``BadEntry``.
         """
-        for number, checksum in enumerate(checksums(parts), start // PIECE_BYTES):
+        piece = piece_bytes(self.data_bytes)
+        for number, checksum in enumerate(checksums(parts, piece), start // piece):
             if checksum != self.checksums[number]:
-                first = number * PIECE_BYTES
-                end = min(first + PIECE_BYTES, self.data_bytes)
+                first = number * piece
+                end = min(first + piece, self.data_bytes)
                 raise BadEntry(f"the checksum of its bytes [{first}, {end}) is wrong")
 
 
 @dataclass(frozen=True, slots=True)
 class EntryKey:
-    """The name of an entry, the identity in its tail, and the size of its data: all that is known before it is read."""
+    """All that is known of an entry before it is read: its name, its identity, the lengths of its data and its file."""
 
     name: str
     identity: bytes
     data_bytes: int
+    file_bytes: int
 
-    @property
-    def tail_bytes(self) -> int:
-        """The length of the tail in bytes, without facts."""
-        return tail_length(self.identity, b"", self.data_bytes)
-
-    @property
-    def file_bytes(self) -> int:
-        """The length of the file in bytes, without facts."""
-        return self.data_bytes + self.tail_bytes
+    @classmethod
+    def of(cls, name: str, identity: bytes, data_bytes: int) -> Self | None:
+        """The key of such an entry, ``None`` when its tail would be too long for a file."""
+        tail_bytes = tail_length(identity, b"", data_bytes)
+        return cls(name, identity, data_bytes, data_bytes + tail_bytes) if tail_bytes <= TAIL_BYTES_MAX else None
 
 
 def encoded(*parts: str | int | None) -> bytes:
@@ -123,22 +124,31 @@ def is_entry_name(name: str) -> bool:
     return len(name) == 64 + len(SUFFIX) and name.endswith(SUFFIX) and _HEX.issuperset(name[:64])
 
 
+def piece_bytes(data_bytes: int) -> int:
+    """The length of a piece of ``data_bytes`` bytes, the last of which may be shorter: a power of two."""
+    if data_bytes <= PIECE_BYTES_MIN << _PIECES_BITS:
+        return PIECE_BYTES_MIN
+    return min(PIECE_BYTES, 1 << (data_bytes - 1 >> _PIECES_BITS).bit_length())
+
+
 def aligned(start: int, end: int, data_bytes: int) -> tuple[int, int]:
     """The smallest range of whole pieces of ``data_bytes`` bytes that holds ``[start, end)``."""
-    return start - start % PIECE_BYTES, min(data_bytes, -(-end // PIECE_BYTES) * PIECE_BYTES)
+    piece = piece_bytes(data_bytes)
+    return start - start % piece, min(data_bytes, -(-end // piece) * piece)
 
 
 def tail_length(identity: bytes, facts: bytes, data_bytes: int) -> int:
     """Bytes of the tail behind ``data_bytes`` bytes of data."""
-    return len(identity) + len(facts) + _SUM.size * -(-data_bytes // PIECE_BYTES) + _END.size
+    return len(identity) + len(facts) + _SUM.size * -(-data_bytes // piece_bytes(data_bytes)) + _END.size
 
 
 class Checksums:
-    """The CRC32 of each piece of data that comes in parts."""
+    """The CRC32 of each ``piece`` bytes of data that come in parts."""
 
-    def __init__(self) -> None:
+    def __init__(self, piece: int) -> None:
         self._found: list[int] = []
-        self._checksum, self._room = 0, PIECE_BYTES
+        self._piece = piece
+        self._checksum, self._room = 0, piece
 
     def add(self, part: memoryview) -> None:
         """Add the next part."""
@@ -149,16 +159,16 @@ class Checksums:
             position, self._room = position + len(taken), self._room - len(taken)
             if not self._room:
                 self._found.append(self._checksum)
-                self._checksum, self._room = 0, PIECE_BYTES
+                self._checksum, self._room = 0, self._piece
 
     def all(self) -> tuple[int, ...]:
         """Those of all parts, the last piece as far as it has come."""
-        return (*self._found, self._checksum) if self._room < PIECE_BYTES else tuple(self._found)
+        return (*self._found, self._checksum) if self._room < self._piece else tuple(self._found)
 
 
-def checksums(parts: Iterable[memoryview]) -> tuple[int, ...]:
-    """The CRC32 of each piece of the data, however the data is divided into parts."""
-    found = Checksums()
+def checksums(parts: Iterable[memoryview], piece: int) -> tuple[int, ...]:
+    """The CRC32 of each ``piece`` bytes of the data, however the data is divided into parts."""
+    found = Checksums(piece)
     for part in parts:
         found.add(part)
     return found.all()
@@ -166,7 +176,8 @@ def checksums(parts: Iterable[memoryview]) -> tuple[int, ...]:
 
 def encode_tail(identity: bytes, facts: bytes, data_bytes: int, sums: tuple[int, ...]) -> bytes:
     """The bytes behind the data, ``sums`` being the checksums of its pieces."""
-    lengths = (data_bytes, len(identity), len(facts), PIECE_BYTES, tail_length(identity, facts, data_bytes))
+    piece, tail_bytes = piece_bytes(data_bytes), tail_length(identity, facts, data_bytes)
+    lengths = (data_bytes, len(identity), len(facts), piece, tail_bytes)
     tail = identity + facts + b"".join(map(_SUM.pack, sums)) + _END.pack(*lengths, FORMAT_VERSION, MAGIC, 0)
     tail = tail[: -_SUM.size]
     return tail + _SUM.pack(crc32(tail))
@@ -188,7 +199,7 @@ def decode_tail(raw: bytes | bytearray | memoryview, *, identity: bytes, file_by
     if len(raw) < _END.size:
         raise BadEntry(f"{len(raw)} bytes hold no tail")
     ends_at = len(raw) - _END.size
-    data_bytes, identity_bytes, facts_bytes, piece_bytes, tail_bytes, version, magic, checksum = _END.unpack_from(
+    data_bytes, identity_bytes, facts_bytes, piece, tail_bytes, version, magic, checksum = _END.unpack_from(
         raw, ends_at
     )
     if magic != MAGIC:
@@ -204,9 +215,9 @@ def decode_tail(raw: bytes | bytearray | memoryview, *, identity: bytes, file_by
     sums_at = facts_at + facts_bytes
     if identity_bytes != len(identity) or raw[begins_at:facts_at] != identity:
         raise BadEntry("it is another entry")
-    if (ends_at, piece_bytes) != (sums_at + _SUM.size * -(-data_bytes // PIECE_BYTES), PIECE_BYTES):
+    count = -(-data_bytes // piece_bytes(data_bytes))
+    if (ends_at, piece) != (sums_at + _SUM.size * count, piece_bytes(data_bytes)):
         raise BadEntry("the lengths in its tail do not fit together")
     if crc32(raw[begins_at : -_SUM.size]) != checksum:
         raise BadEntry("the checksum of the tail is wrong")
-    sums = tuple(number for (number,) in _SUM.iter_unpack(raw[sums_at:ends_at]))
-    return EntryTail(bytes(raw[facts_at:sums_at]), data_bytes, sums)
+    return EntryTail(bytes(raw[facts_at:sums_at]), data_bytes, struct.unpack_from(f">{count}I", raw, sums_at))

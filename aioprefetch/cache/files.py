@@ -25,6 +25,7 @@ from aioprefetch.cache.entry import (
     decode_tail,
     encode_tail,
     is_entry_name,
+    piece_bytes,
 )
 from aioprefetch.cache.index import Looks, LruIndex
 
@@ -53,10 +54,10 @@ def drop_moved(parts: Iterable[bytes | bytearray | memoryview], count: int) -> l
 class OpenEntry:
     """An entry file of the right size. It can still be read after it was removed. Raises ``BadEntry`` for another one.
 
-    The tail is read, and verified, with the first bytes.
+    Its ``tail``, where it is not known from an earlier read, is read and verified with the first bytes.
     """
 
-    __slots__ = ("_descriptor", "_key", "_read", "_seconds", "_tail")
+    __slots__ = ("_descriptor", "_key", "_read", "_seconds", "tail")
 
     def __init__(
         self, descriptor: Descriptor, file_bytes: int, key: EntryKey, calls: SystemCalls, *, is_cached: bool = False
@@ -66,7 +67,7 @@ class OpenEntry:
         self._read: Callable[[int, Sequence[bytearray | memoryview], int], int]
         self._read = calls.read_cached if is_cached else calls.read
         self._seconds = calls.seconds
-        self._tail: EntryTail | None = None
+        self.tail: EntryTail | None = None
         if file_bytes != key.file_bytes:
             raise BadEntry(f"it has {file_bytes} bytes, not {key.file_bytes}")
 
@@ -95,9 +96,9 @@ class OpenEntry:
         return position - start
 
     def _read_pieces(self, low: int, high: int, parts: Sequence[memoryview]) -> None:
-        tail = self._tail
+        tail = self.tail
         if tail is None:
-            raw = bytearray(self._key.tail_bytes)
+            raw = bytearray(self._key.file_bytes - self._key.data_bytes)
             if high == self._key.data_bytes:
                 self._fill(low, [*parts, raw])
             else:
@@ -106,7 +107,7 @@ class OpenEntry:
             tail = decode_tail(raw, identity=self._key.identity, file_bytes=self._key.file_bytes)
             if tail.data_bytes != self._key.data_bytes:
                 raise BadEntry(f"it has {tail.data_bytes} bytes of data, not {self._key.data_bytes}")
-            self._tail = tail
+            self.tail = tail
         else:
             self._fill(low, parts)
         tail.verify(low, *parts)
@@ -118,7 +119,7 @@ class OpenEntry:
             if count == 0:
                 raise BadEntry(f"it ends at byte {position}")
             position += count
-            left = drop_moved(left, count)
+            left = drop_moved(left, count) if count < sum(map(len, left)) else ()
 
 
 class EntryFiles:
@@ -136,7 +137,8 @@ class EntryFiles:
         self.is_full = False
         self._path = path
         self._calls = calls
-        self._index: LruIndex[None] = LruIndex()
+        # With the tails that are known: one that was verified is not read again.
+        self._index: LruIndex[EntryTail | None] = LruIndex()
         self._lock = threading.Lock()  # The index.
         self._opening = threading.Lock()  # The directory.
         self._turn = threading.Lock()  # One thread writes or lists at a time.
@@ -144,8 +146,8 @@ class EntryFiles:
         self._closed = threading.Event()
         self._changed_at = -1
         self._looks = Looks(capacity_bytes)
-        # When which entries were read on the loop, as far as the index and the times of the files do not know it yet.
-        self.uses: dict[str, float] = {}
+        # When which entries were read on the loop, and their tails, as far as index and times do not know it yet.
+        self.uses: dict[str, tuple[float, EntryTail | None]] = {}
         self._claims: dict[str, Descriptor] = {}
 
     # --- opening and closing ------------------------------------------------------------------------------------
@@ -254,6 +256,7 @@ class EntryFiles:
             if (opened := directory.open_now(key.name)) is None:
                 return False
             entry = OpenEntry(*opened, key, self._calls, is_cached=True)
+            entry.tail = self._index.get(key.name)
             if entry.read(start, target, scratch, seconds_max=1.0) < len(target):
                 return False
         except BadEntry:
@@ -262,7 +265,7 @@ class EntryFiles:
             if error.errno == errno.EOPNOTSUPP:
                 directory.answers = False
             return False
-        self.uses[key.name] = time.time()
+        self.uses[key.name] = time.time(), entry.tail
         return True
 
     def touch(self) -> None:
@@ -270,11 +273,11 @@ class EntryFiles:
         uses, self.uses = self.uses, {}
         used = list(uses.items())  # At once: the loop may be adding one.
         with self._lock:
-            for name, used_at in used:
-                self._index.use(name, used_at)
+            for name, (used_at, tail) in used:
+                self._index.use(name, used_at, tail)
         directory = self._directory
         if directory is not None:
-            for name, used_at in used:
+            for name, (used_at, _) in used:
                 directory.touch(name, used_at)
 
     def drop(self, name: str) -> None:
@@ -340,7 +343,7 @@ class EntryFiles:
         Its claim ends, however this does. With ``goes_first`` it is the next to be evicted, unless it is read before.
         One that is there stays as it is, unless the new one ``replaces`` it.
         """
-        sums = checksums(data)
+        sums = checksums(data, piece_bytes(key.data_bytes))
         try:
             with self._turn:
                 directory = self._opened(check=True)

@@ -65,7 +65,7 @@ class GuardedCalls:
     @property
     def is_off(self) -> bool:
         """Whether the cache is to be left alone now."""
-        return self.runtime.now() < self._off_until
+        return self._off_until > 0 and self.runtime.now() < self._off_until
 
     @property
     def is_writing_off(self) -> bool:

@@ -63,12 +63,12 @@ class LruIndex(Generic[T]):
         self.total_bytes += size_bytes
         return replaced
 
-    def use(self, name: str, used_at: float) -> None:
-        """An entry was read. An unknown name is ignored."""
+    def use(self, name: str, used_at: float, value: T | None = None) -> None:
+        """An entry was read, and has this value now if it is not ``None``. An unknown name is ignored."""
         entry = self._entries.get(name)
         if entry is not None:
             last = entry if len(self._entries) == 1 else next(reversed(self._entries.values()))
-            self._entries[name] = (max(used_at, last[0]), entry[1], entry[2])
+            self._entries[name] = (max(used_at, last[0]), entry[1], entry[2] if value is None else value)
             self._entries.move_to_end(name)
 
     def discard(self, name: str) -> T | None:

@@ -30,6 +30,7 @@ from aioprefetch.cache.entry import (
     claimed_length,
     decode_tail,
     encode_tail,
+    piece_bytes,
     tail_length,
 )
 from aioprefetch.cache.guard import CacheFailed, GuardedCalls
@@ -406,7 +407,7 @@ class EntryObjects:
         self, body: WriteBody, entry: CacheEntry, arrived: Callable[[CacheEntry, int], Awaitable[memoryview | None]]
     ) -> tuple[int, ...] | None:
         """Write the data as they arrive; their checksums, ``None`` to give up."""
-        sums, position = Checksums(), 0
+        sums, position = Checksums(piece_bytes(entry.whole.size)), 0
         while data := await arrived(entry, position):
             sums.add(data)
             await self.calls.call("write", partial(_write_to, body, data))

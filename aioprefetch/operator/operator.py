@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Never, Self, Unpack
 
 from aioprefetch.accessor.protocols import Accessor, Layer, Service
-from aioprefetch.accessor.request_events import publish_reply, served
-from aioprefetch.accessor.sink import BufferSink, CollectSink, writable_bytes
+from aioprefetch.accessor.request_events import served
+from aioprefetch.accessor.sink import BufferSink, writable_bytes
 from aioprefetch.credentials import frameless
 from aioprefetch.errors import ConfigInvalid, InOperation, InvalidArgument, NotFound
 from aioprefetch.operator.from_uri import configured
@@ -23,7 +23,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import StatisticsSnapshot
 from aioprefetch.values import CreateDirRequest, ReadRequest
 from aioprefetch.verbs.arguments import Arguments, check_directory, check_file, checked_path
-from aioprefetch.verbs.ranged_read import ParallelFill, ParallelRead, first_bytes_of, read_merged
+from aioprefetch.verbs.ranged_read import ParallelFill, collecting, first_bytes_of, read_merged
 from aioprefetch.verbs.requests import (
     LocalPath,
     MoveOptions,
@@ -249,7 +249,11 @@ class Operator(AsyncClosing):
         nor a strong ETag, the first request ends at its head, and another one is for all bytes.
         """
         request = read_request(self._first_bytes, path, offset, size, suffix, options, positional)
-        return b"" if request is None else (await self._collected(request)).to_bytes()
+        if request is None:
+            return b""
+        sink, reading = collecting(*self._connect(), request)
+        await reading
+        return sink.to_bytes()
 
     async def view(
         self,
@@ -262,18 +266,11 @@ class Operator(AsyncClosing):
     ) -> memoryview:
         """Read like ``read``; returns a read-only view of the memory that received the response."""
         request = read_request(self._first_bytes, path, offset, size, suffix, options, positional)
-        return memoryview(b"") if request is None else (await self._collected(request)).to_view()
-
-    async def _collected(self, request: ReadRequest) -> CollectSink | ParallelRead:
-        accessor, runtime = self._connect()
-        began = runtime.events.clock() if runtime.events.wants_reads else None
-        if request.first_bytes is None:
-            reply = await accessor.read(request, sink := CollectSink(runtime.budget))
-            if began is not None:
-                publish_reply(runtime.events, request, reply, began)
-            return sink
-        await (reading := ParallelRead(served(accessor, runtime), runtime, request)).run()
-        return reading
+        if request is None:
+            return memoryview(b"")
+        sink, reading = collecting(*self._connect(), request)
+        await reading
+        return sink.to_view()
 
     async def read_into(self, path: str, offset: int, buffer: Any, **options: Unpack[ReadOptions]) -> int:
         """Fill ``buffer`` (writable, with the buffer protocol) from ``offset`` on; returns the number of bytes.
@@ -285,13 +282,11 @@ class Operator(AsyncClosing):
         if request is None:
             return 0
         accessor, runtime = self._connect()
-        began = runtime.events.clock() if runtime.events.wants_reads else None
+        accessor = served(accessor, runtime)
         if request.first_bytes is None:
-            reply = await accessor.read(request, sink := BufferSink(target))
-            if began is not None:
-                publish_reply(runtime.events, request, reply, began)
+            await accessor.read(request, sink := BufferSink(target))
             return sink.received
-        await (reading := ParallelFill(served(accessor, runtime), runtime, request, target)).run()
+        await (reading := ParallelFill(accessor, runtime, request, target)).run()
         return reading.filled
 
     async def download(

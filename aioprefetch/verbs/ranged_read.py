@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from aioprefetch.accessor.parallel_parts import ParallelParts
 from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.request_events import served
 from aioprefetch.accessor.response_check import VersionPin, check_due, is_strong
 from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink, is_same_version
 from aioprefetch.credentials import hide_frames
@@ -226,6 +227,16 @@ class ParallelRead(CollectSink):
                 raise  # The end of the object was never known.
             raise sink.pin.explain(error) from error
         await self._filled(start - self._wanted[0], sink.memory)
+
+
+def collecting(accessor: Accessor, runtime: Runtime, request: ReadRequest) -> tuple[CollectSink, Awaitable[object]]:
+    """The sink of a read of any length, and the read: a coroutine around it would be one more that each wait passes."""
+    accessor = served(accessor, runtime)
+    if request.first_bytes is None:
+        sink = CollectSink(runtime.budget)
+        return sink, accessor.read(request, sink)
+    reading = ParallelRead(accessor, runtime, request)
+    return reading, reading.run()
 
 
 class ParallelFill(ParallelRead):

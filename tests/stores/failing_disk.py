@@ -138,7 +138,8 @@ def identity(**other: Any) -> BlockIdentity:
         "size": 1000,
         "block_bytes": 100,
     }
-    return BlockIdentity(**{**given, **other})
+    given |= other
+    return BlockIdentity(name=(given.pop("namespace"), given.pop("path")), **given)
 
 
 def key_of(index: int = 0, **other: Any) -> EntryKey:

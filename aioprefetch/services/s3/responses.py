@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
@@ -319,7 +319,6 @@ _NUMBER = re.compile(r"[0-9]{1,19}")
 _path_of = attrgetter("path")
 # The beginning of the headers with the metadata that a user has given.
 USER_METADATA = "x-amz-meta-"
-_is_of_user = methodcaller("startswith", USER_METADATA.encode())
 
 
 def version_of(text: str | None) -> str | None:
@@ -350,6 +349,7 @@ def checked_head(request: ReadRequest, head: ResponseHead, etags: ETags) -> Read
         found = (get(b"content-type") or b"").decode("latin-1")
         raise no_success(f"({head.status}, {excerpt(found)}) carries no ETag", request)
     modified, content_type, encoding = get(b"last-modified"), get(b"content-type"), get(b"content-encoding")
+    has_metadata = b" ".join(head.fields).find(b"x-amz-meta-") >= 0  # ``in`` takes twice as long.
     response = UncheckedHead(
         status=head.status,
         content_range=None if content_range is None else content_range.decode("latin-1"),
@@ -359,7 +359,7 @@ def checked_head(request: ReadRequest, head: ResponseHead, etags: ETags) -> Read
         last_modified=None if modified is None else parse_http_date(modified.decode("latin-1")),
         content_type=None if content_type is None else content_type.decode("latin-1"),
         content_encoding=None if encoding is None else encoding.decode("latin-1"),
-        user_metadata=_user_metadata_in(head.headers) if any(map(_is_of_user, head.fields)) else None,
+        user_metadata=(_user_metadata_in(head.headers) or None) if has_metadata else None,
     )
     if head.length is None and get(b"x-goog-stored-content-encoding", b"identity") != b"identity":
         raise ProtocolError(

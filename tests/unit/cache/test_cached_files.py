@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from aioprefetch.cache.directory import SystemCalls
-from aioprefetch.cache.entry import PIECE_BYTES
+from aioprefetch.cache.entry import PIECE_BYTES, PIECE_BYTES_MIN
 from aioprefetch.cache.files import SCRATCH_BYTES
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.page_cache import KNOWS_NOWAIT
@@ -81,14 +81,14 @@ async def test_what_the_kernel_has_needs_no_thread(tmp_path: Path) -> None:
 
 
 async def test_a_part_of_a_small_block(tmp_path: Path) -> None:
-    """The whole file is verified, and the part that was asked for is kept."""
+    """The piece and the tail are verified, and the part that was asked for is kept."""
     calls = WarmCalls()
     async with warm_bench(tmp_path, calls) as (b, reader):
         reader.set_policy("random")
         used_bytes = b.runtime.budget.used_bytes
         assert await reader.read_at(BLOCK + 100, 50) == b.data[BLOCK + 100 : BLOCK + 150]
         assert b.runtime.budget.used_bytes <= used_bytes + 50
-        assert calls.made.count("read_cached") == 1
+        assert calls.made.count("read_cached") == 2
         assert "read" not in calls.made
         assert b.calls == []
 
@@ -188,11 +188,11 @@ async def test_a_block_that_would_hold_the_loop_is_left_to_a_thread(tmp_path: Pa
 
 
 async def test_a_part_of_a_large_block(tmp_path: Path) -> None:
-    """Its piece and the tail are read on the loop. One that crosses two pieces is left to a thread."""
-    calls, large = WarmCalls(), 3 * PIECE_BYTES
+    """Its piece and the tail are read on the loop. One that crosses two large pieces is left to a thread."""
+    calls, large = WarmCalls(), 65 * PIECE_BYTES
     more: dict[str, Any] = {"block_bytes": large, "memory_bytes": large, "blocks": 2 * large // BLOCK}
     async with (
-        disk_bench(tmp_path, calls=calls, disk={"capacity_bytes": MIB * 64}, **more) as b,
+        disk_bench(tmp_path, calls=calls, disk={"capacity_bytes": MIB * 128}, **more) as b,
         reader_of(b) as reader,
     ):
         for start in (0, large):
@@ -200,7 +200,7 @@ async def test_a_part_of_a_large_block(tmp_path: Path) -> None:
             await written(b)
         reader.set_policy("random")
         b.calls.clear()
-        for start, on_loop, by_thread in ((100, 0, 2), (PIECE_BYTES + 100, 2, 0), (2 * PIECE_BYTES - 100, 0, 1)):
+        for start, on_loop, by_thread in ((100, 0, 2), (PIECE_BYTES + 100, 2, 0), (2 * PIECE_BYTES - 100, 0, 2)):
             calls.made.clear()
             assert await reader.read_at(start, 200) == b.data[start : start + 200]
             assert (calls.made.count("read_cached"), calls.made.count("read")) == (on_loop, by_thread)
@@ -369,6 +369,28 @@ def test_a_read_on_the_loop_counts_as_a_use(tmp_path: Path) -> None:
     assert data == data_of(keys[0])
     put(cache, keys[3])
     assert sorted(files_in(tmp_path)) == sorted(keys[index].name for index in (0, 2, 3))
+
+
+def test_a_tail_that_was_verified_is_not_read_again(tmp_path: Path) -> None:
+    """Its checksums still hold: damage in the data is found by them, and a new entry of the name has others."""
+    calls, key = WarmCalls(), key_of(size=4 * PIECE_BYTES_MIN, block_bytes=4 * PIECE_BYTES_MIN)
+    cache = cache_in(tmp_path, calls=calls)
+    put(cache, key)
+    assert cache.find(key) is not None
+    data, scratch = bytearray(100), memoryview(bytearray(SCRATCH_BYTES))
+
+    def reads() -> int:
+        calls.made.clear()
+        is_read = cache.read_cached(key, 7, memoryview(data), scratch)
+        assert not is_read or data == data_of(key)[7:107]
+        cache.touch()
+        return calls.made.count("read_cached") if is_read else 0
+
+    assert [reads(), reads(), reads()] == [2, 1, 1]
+    overwrite(file_of(tmp_path, key), 50, b"?")
+    assert reads() == 0
+    assert cache.put(key, [memoryview(data_of(key))], replaces=True)
+    assert [reads(), reads()] == [2, 1]
 
 
 @pytest.mark.parametrize("closes", [False, True])

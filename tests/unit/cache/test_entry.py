@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from aioprefetch.cache.entry import (
     FORMAT_VERSION,
     PIECE_BYTES,
+    PIECE_BYTES_MIN,
     TAIL_BYTES_MAX,
     BadEntry,
     EntryTail,
@@ -26,6 +27,7 @@ from aioprefetch.cache.entry import (
     decode_tail,
     encode_tail,
     is_entry_name,
+    piece_bytes,
     tail_length,
 )
 from aioprefetch.services.s3 import S3
@@ -42,20 +44,20 @@ def with_right_checksum(tail: bytes) -> bytes:
 
 def entry_of(name: bytes, facts: bytes, data: bytes) -> bytes:
     """A whole entry file."""
-    return data + encode_tail(name, facts, len(data), checksums([memoryview(data)]))
+    return data + encode_tail(name, facts, len(data), checksums([memoryview(data)], piece_bytes(len(data))))
 
 
 def test_a_tail_is_pinned_byte_for_byte() -> None:
     """A change of the format needs a new version."""
     key = key_of(3, namespace=("a",), path="p", version="v", etag=None, tenant="t")
-    tail = encode_tail(key.identity, b"fact", 100, checksums([memoryview(b"x" * 100)]))
+    tail = encode_tail(key.identity, b"fact", 100, checksums([memoryview(b"x" * 100)], PIECE_BYTES_MIN))
     text = "0000000174 0000000000000001 0000000161 0000000170 0000000176 ffffffff".replace(" ", "")
     numbers = "00000000000003e8 0000000000000064 0000000000000003".replace(" ", "")
     sums = f"{crc32(b'x' * 100):08x}"
-    end = "0000000000000064 00000038 00000004 00040000 00000066 0003 61696f7066656e74".replace(" ", "")
+    end = "0000000000000064 00000038 00000004 00004000 00000066 0004 61696f7066656e74".replace(" ", "")
     assert tail[:-4].hex() == text + numbers + b"fact".hex() + sums + end
     assert tail[-4:] == struct.pack(">I", crc32(tail[:-4]))
-    assert (len(tail), key.tail_bytes, key.file_bytes) == (102, 98, 198)
+    assert (len(tail), key.file_bytes) == (102, 198)
     assert decode_tail(tail, identity=key.identity, file_bytes=202) == EntryTail(b"fact", 100, (crc32(b"x" * 100),))
 
 
@@ -105,34 +107,45 @@ def test_every_changed_byte_is_refused() -> None:
     assert all(is_refused(random.Random(seed).randbytes(300), name, data) for seed in range(200))
 
 
-def test_a_range_verifies_exactly_the_pieces_that_it_touches() -> None:
+@pytest.mark.parametrize("piece", [PIECE_BYTES_MIN, 2 * PIECE_BYTES_MIN, PIECE_BYTES])
+def test_a_range_verifies_exactly_the_pieces_that_it_touches(piece: int) -> None:
     """Damage is found in the pieces of a range, and damage elsewhere does not hinder it."""
-    data = random.Random(3).randbytes(3 * PIECE_BYTES + 5)
+    data = random.Random(3).randbytes(100 * piece + 5)
     tail = decode_tail(entry_of(b"", b"", data), identity=b"", file_bytes=len(entry_of(b"", b"", data)))
     damaged = bytearray(data)
-    damaged[PIECE_BYTES + 7] ^= 1
-    edges = [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 2 * PIECE_BYTES, 3 * PIECE_BYTES, len(data)]
+    damaged[piece + 7] ^= 1
+    edges = [0, 1, piece - 1, piece, piece + 1, 2 * piece, 3 * piece, len(data)]
     for start in edges[:-1]:
         for end in (edge for edge in edges if edge > start):
             low, high = aligned(start, end, len(data))
             assert low <= start < end <= high <= len(data)
-            assert high - low < end - start + 2 * PIECE_BYTES
+            assert high - low < end - start + 2 * piece
             tail.verify(low, memoryview(data)[low:high])
-            if low < 2 * PIECE_BYTES and high > PIECE_BYTES:
+            if low < 2 * piece and high > piece:
                 with pytest.raises(BadEntry, match="checksum of its bytes"):
                     tail.verify(low, memoryview(damaged)[low:high])
             else:
                 tail.verify(low, memoryview(damaged)[low:high])
 
 
+def test_pieces_are_small_and_few() -> None:
+    """Of 16 to 256 KiB, and at most 128 where that lets there be."""
+    for size in (0, 1, PIECE_BYTES_MIN, 128 * PIECE_BYTES_MIN):
+        assert piece_bytes(size) == PIECE_BYTES_MIN
+    assert piece_bytes(128 * PIECE_BYTES_MIN + 1) == piece_bytes(256 * PIECE_BYTES_MIN) == 2 * PIECE_BYTES_MIN
+    assert piece_bytes(8 << 20) == 64 << 10
+    assert piece_bytes(64 * PIECE_BYTES + 1) == piece_bytes(1 << 40) == PIECE_BYTES
+
+
 def test_pieces_have_checksums_of_their_own_however_the_data_lies_in_memory() -> None:
-    data = random.Random(4).randbytes(3 * PIECE_BYTES - 5)
-    cuts = [0, 7, PIECE_BYTES - 1, PIECE_BYTES, 2 * PIECE_BYTES + 9, len(data)]
+    piece = PIECE_BYTES_MIN
+    data = random.Random(4).randbytes(3 * piece - 5)
+    cuts = [0, 7, piece - 1, piece, 2 * piece + 9, len(data)]
     parts = [memoryview(data)[low:high] for low, high in pairwise(cuts)]
-    sums = tuple(crc32(data[start : start + PIECE_BYTES]) for start in range(0, len(data), PIECE_BYTES))
+    sums = tuple(crc32(data[start : start + piece]) for start in range(0, len(data), piece))
     assert len(sums) == 3
-    assert checksums(parts) == checksums([memoryview(data)]) == sums
-    assert checksums([]) == checksums([memoryview(b"")]) == ()
+    assert checksums(parts, piece) == checksums([memoryview(data)], piece) == sums
+    assert checksums([], piece) == checksums([memoryview(b"")], piece) == ()
 
 
 def test_names_of_blocks_are_recognised() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.cache.entry import PIECE_BYTES
+from aioprefetch.cache.entry import PIECE_BYTES_MIN
 from aioprefetch.errors import Unavailable
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.testing.conformance.suite import checks
@@ -145,15 +145,15 @@ async def test_only_what_the_disk_lacks_is_asked_for(tmp_path: Path) -> None:
 
 
 async def test_a_part_of_a_block_comes_from_its_file(tmp_path: Path) -> None:
-    """Exact ranges too: the piece that holds them is verified, and no more is read."""
-    block_bytes = 3 * PIECE_BYTES - 100
+    """Exact ranges too: the pieces that hold them are verified, and no more is read."""
+    piece, block_bytes = PIECE_BYTES_MIN, 48 * PIECE_BYTES_MIN - 100
     calls = FailingCalls()
     async with disk_bench(
         tmp_path,
         calls=calls,
         block_bytes=block_bytes,
         memory_bytes=block_bytes,
-        blocks=6 * PIECE_BYTES // BLOCK,
+        blocks=96 * piece // BLOCK,
         disk={"capacity_bytes": 1 << 30},
     ) as b:
         reader = reader_of(b)
@@ -163,7 +163,7 @@ async def test_a_part_of_a_block_comes_from_its_file(tmp_path: Path) -> None:
         reader.set_policy("random")
         b.calls.clear()
         calls.made.clear()
-        for start, end in ((PIECE_BYTES + 5, PIECE_BYTES + 50), (2 * PIECE_BYTES - 5, 2 * PIECE_BYTES + 5)):
+        for start, end in ((piece + 5, piece + 50), (47 * piece - 5, 47 * piece + 5)):
             assert await reader.read_at(start, end - start) == b.data[start:end]
         assert b.calls == []
         assert calls.made.count("read") == 2 + 1  # Tail and pieces; those at the end at once.

@@ -437,7 +437,7 @@ async def test_what_this_process_wrote_is_checked_too(bed: Bed) -> None:
     assert await read_settled(stack, "k", suffix=5) == DATA[-5:]
 
 
-LARGE = bytes(range(251)) * (9 * PIECE_BYTES // 251 + 100)
+LARGE = bytes(range(251)) * (64 * PIECE_BYTES // 251 + 100)
 
 
 async def test_a_range_reads_and_verifies_exactly_the_pieces_that_it_touches(bed: Bed) -> None:
