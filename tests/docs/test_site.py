@@ -56,6 +56,16 @@ def test_every_verb_has_a_page() -> None:
         assert text.count("**Promise.**") == text.count("**When it fails.**") == text.count("```python\n") == 1
 
 
+def test_every_concept_has_a_figure() -> None:
+    """It is drawn in the colour of the text, and follows light and dark where it is shown as a picture."""
+    for page in (ROOT / "docs" / "concepts").glob("*.md"):
+        assert f"](figures/{page.stem}.svg)" in page.read_text("utf-8")
+        drawing = (page.parent / "figures" / f"{page.stem}.svg").read_text("utf-8")
+        assert {"currentColor", "prefers-color-scheme: dark"} <= set(
+            re.findall(r"currentColor|prefers-[\w: -]+", drawing)
+        )
+
+
 def test_every_public_name_has_a_page() -> None:
     """Rooms and classes; ``testing`` is in its guide."""
     rooms = {name for name in dir(ap) if inspect.ismodule(getattr(ap, name)) and not name.startswith("_")}
