@@ -116,7 +116,7 @@ def _evaluate(schema: pa.Schema, expression: pc.Expression, path: str) -> None:
 
 
 def filtered(batch: pa.RecordBatch, expression: pc.Expression, columns: Sequence[str], *, path: str) -> pa.RecordBatch:
-    """The rows of a batch that match, in order; ``columns`` are those that the expression reads.
+    """The rows of a batch that match, in order; ``columns`` are the columns that the expression reads.
 
     ``InvalidArgument`` if it does not fit the types of the columns, ``Unsupported`` if the batch has a column of a type
     that pyarrow cannot filter.
@@ -153,7 +153,7 @@ def row_mask(seen: pa.Table, expression: pc.Expression, *, rows: int | None = No
     """
     import pyarrow.dataset as ds  # Imported late: it imports pandas if there is one, a third of a second.
 
-    # The expression sees its own columns, by name; and one more, so that one that reads none still knows the rows.
+    # The expression sees its own columns, by name; and one more, so that one without columns knows the rows.
     counted = pa.nulls(seen.num_rows if rows is None else rows)
     seen = pa.Table.from_arrays(
         [*seen.columns, counted], schema=pa.schema([*seen.schema, pa.field(_rows_name(seen.column_names), pa.null())])

@@ -33,7 +33,7 @@ DISK_LOOKS_MAX = 1000
 class BlockStore:
     """All files with resident blocks, and the budget they share.
 
-    ``fetches`` counts the requests so far, ``in_flight`` those that have not ended.
+    ``fetches`` counts the requests so far, ``in_flight`` the unfinished ones.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -87,7 +87,7 @@ class BlockStore:
         label: str = "",
         is_current: bool = True,
     ) -> BlockFile:
-        """The file of one version of the object ``name`` (namespace and path); a new one if there is none.
+        """The file of one version of the object ``name`` (namespace and path), made at its first use.
 
         ``label`` is its name in events. ``is_current``: size and version come from a response and make it ``newest``;
         values that a caller merely declared do not.

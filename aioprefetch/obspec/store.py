@@ -78,8 +78,8 @@ class OperatorStore(AsyncClosing, Closing):
     ``Get``, ``GetRange``, ``GetRanges``, ``Head``, ``List``, ``ListWithDelimiter``, ``Put``, ``Delete``, ``Copy``,
     ``Rename``, and the ``…Async`` protocol of each.
 
-    Methods without ``_async`` block; they run on the loop thread of ``aioprefetch.sync``. Errors are those of
-    aioprefetch, and those of obspec's names are exceptions of obspec at the same time. It pickles as its operator does.
+    Methods without ``_async`` block; they run on the loop thread of ``aioprefetch.sync``. Errors are from
+    aioprefetch, and where obspec has the name, also exceptions of obspec. It pickles as its operator does.
     Several ranges are merged, a long body is read in parallel, and one result is of one version of its object.
 
     The operator stays the caller's; ``aclose`` gives up what this store uses on the running loop, ``close`` what its
@@ -254,7 +254,7 @@ class OperatorStore(AsyncClosing, Closing):
         ends: Sequence[int] | None = None,
         lengths: Sequence[int] | None = None,
     ) -> Sequence[memoryview]:
-        """The bytes of several ranges of one version of an object; those that lie close together share a request."""
+        """The bytes of several ranges of one version of an object; close ones share a request."""
         if (ends is None) == (lengths is None):
             raise InvalidArgument("give either ends or lengths", operation="read_ranges", path=path)
         if len(starts) != len(ends if ends is not None else lengths or ()):

@@ -86,10 +86,10 @@ async def copy(
     glob
         A pattern for what is below the directory ``src``: ``*.csv``, ``**/*.parquet``.
     include
-        Patterns for what is below ``src``, of which one has to match: one without ``/`` matches the last part of a
+        Patterns for what is below ``src``, at least one has to match. Without ``/`` one matches the last part of a
         name (``*.csv``), others the whole (``logs/**``; ``logs/`` is all that is below it).
     exclude
-        Such patterns, of which none may match. ``delete_extra`` leaves what is not picked.
+        Such patterns; none may match. ``delete_extra`` leaves what is not picked.
     concurrency
         Objects that are copied at once, 32 by default; fewer while the memory of the source's operator is in use.
     on_progress
@@ -176,7 +176,7 @@ def _check_options(options: CopyOptions, is_literal: object) -> None:
 async def side_of(
     place: object, options: UriOptions | None, name: str, *, follows: bool = False, is_literal: bool = False
 ) -> tuple[Operator, Side]:
-    """The side of a URL, a local path, or a pair of an operator and a path; ``name`` is that of the argument.
+    """The side of a URL, a local path, or a pair of an operator and a path; ``name`` is the argument's.
 
     The caller closes the operator.
 

@@ -1,6 +1,6 @@
 """Operators that share runtimes: of callers that have a URL or a name, and of those who hold on to another's.
 
-Two may share one if their keys are equal, as those of equal recipes of one principal are. Values are compared, not
+Two may share one if their keys are equal, as for equal recipes of one principal. Values are compared, not
 objects. A secret counts by a digest of its value as it is now, so that a variable that changes makes another key. What
 cannot be compared has no key and shares nothing: a function, and an object whose class has no ``__eq__`` of its own.
 
@@ -26,7 +26,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.family import Member, RuntimeFamily
 from aioprefetch.runtime.options import RuntimeOptions
 
-# Layers without options, and one of which only a single stack distinguishes its objects.
+# Layers without options, and a layer that only one stack tells apart.
 _LIKE_THEIR_FIELDS = (CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer)
 
 
@@ -48,7 +48,7 @@ def family_key(service: Service, layers: Sequence[Layer], options: RuntimeOption
 
 
 def are_alike(layers: Sequence[Layer], others: Sequence[Layer]) -> bool:
-    """Whether two stacks of layers do the same; one that cannot be compared is like itself alone."""
+    """Whether two stacks of layers do the same; a layer that cannot be compared equals only itself."""
     try:
         return layers == others or comparable(tuple(layers)) == comparable(tuple(others))
     except NotComparable:
@@ -103,9 +103,9 @@ def observed_operator(operator: object, operation: str) -> Operator:
 
 
 def shared_twin(operator: Operator) -> Operator | None:
-    """An operator like this one that shares its runtimes with all twins of equal operators, for the same principal.
+    """A copy of this operator that shares its runtimes with all twins of equal operators, for the same principal.
 
-    The principal is the one that the recipe names now: another one later has other runtimes. ``None`` for an operator
+    The principal is what the recipe names now; a later one has other runtimes. ``None`` for an operator
     with a function in it, or with an object that cannot be compared, which shares nothing.
     """
     key = family_key(operator.service, operator.layers, operator.options)
@@ -154,7 +154,7 @@ def operator_at(uri: str, options: Mapping[str, Any]) -> tuple[Operator, bool]:
 
 
 def _digest_of(uri: str, options: Mapping[str, Any]) -> str:
-    """A digest of a URL, of options, and of the variables and the user of this process, some of which are secrets."""
+    """A digest of a URL, of options, and of the variables (secrets among them) and the user of this process."""
     variables = [(name, os.environ.get(name)) for name in os.environ]
     return Secret(repr((uri, sorted(options.items()), variables, os.getuid()))).digest_here()
 

@@ -82,7 +82,7 @@ class Collector(BaseCollector):
             *(self._reads, self._read_bytes, self._wait),
         ):
             yield from metric.collect()
-        # Two operators may have the same labels, of which a scrape may have one sample each.
+        # Two operators may have the same labels; a scrape may have one sample for each.
         memory, cached, limit, connections, withheld = _Sums(), _Sums(), _Sums(), _Sums(), _Sums()
         for operator in self._operators:
             store, statistics = (operator.info.scheme, operator.info.name), operator.statistics

@@ -2,7 +2,7 @@
 
 A read looks into the block store first (``hit``). A miss is reported to the windows of the reader's runs, which decide
 what it brings and what is fetched ahead of it; then its missing bytes are requested, each one once, and it waits for
-the requests that bring them. Requests of the read itself are queued before those of the windows.
+the requests that bring them. Requests of the read itself are queued before the windows'.
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ class ObjectReads:
 
         Returns the origin of the bytes. ``write`` gets less if the object turns out to be shorter than its declared
         size. If the copy fails or is cancelled, received bytes stay resident, and ``write`` may have got a part.
-        ``miss`` is that of the range, if it was reported already.
+        ``miss`` is the range's, if it was reported already.
         """
         if self._by_block and start < end:
             return self._copy_by_block(start, end, write, at_cursor)

@@ -21,7 +21,7 @@ from aioprefetch.runtime.events import logger
 class EagerWork:
     """A coroutine that runs from ``start`` on; ``on_end`` is called once, however it ends.
 
-    The methods besides ``start`` are those of ``asyncio.Task``: libraries call them on what is the current task.
+    The methods besides ``start`` are as in ``asyncio.Task``: libraries call them on what is the current task.
     """
 
     __slots__ = (

@@ -224,7 +224,7 @@ class EventBus:
     """The events of an operator and of those made from it, on all loops of this process.
 
     Who publishes looks at ``listeners`` first, or at one of the flags: without a listener, that is all an event costs.
-    ``clock`` gives the times of events; a runtime on a loop with a virtual clock sets that of the loop.
+    ``clock`` gives the times of events; a runtime on a loop with a virtual clock sets the loop's.
     ``store`` is the URL of the operators' store, once there is one.
     ``followers`` get each request when it begins and each read that was served. ``hears_requests``
     tells whether anybody listens to the events of requests; ``wants_requests`` and ``wants_reads``, whether to anything
@@ -253,12 +253,12 @@ class EventBus:
         _process.join(self)
 
     def subscribe(self, listener: Listener, *names: str) -> Callable[[], None]:
-        """Call ``listener`` with each event from now on, or with those of ``names``; the function returned ends that.
+        """Call ``listener`` with each event from now on, or with events of ``names``; the function returned ends that.
 
         It is called in the middle of a read, on the thread where the event happens (mostly the event loop's; a hit of
-        a blocking reader is its caller's): let it be short, and wait for nothing. One that raises is logged once and
+        a blocking reader is its caller's): let it be short, and wait for nothing. A raising one is logged once and
         disturbs no read; only ``KeyboardInterrupt`` and ``SystemExit`` go on, as a signal that arrives while it runs.
-        ``InvalidArgument`` for a name that there is not, ``InvalidType`` for a listener that cannot
+        ``InvalidArgument`` for an unknown name, ``InvalidType`` for a listener that cannot
         be called or is a coroutine function.
         """
         _check_subscription(listener, names)
@@ -331,7 +331,7 @@ class EventBus:
                 listener(event)
             except (KeyboardInterrupt, SystemExit):
                 raise
-            except BaseException:  # A CancelledError of a listener would look like that of the read.
+            except BaseException:  # A CancelledError of a listener would look like the read's.
                 if not self._complained:
                     self._complained = True
                     logger.exception("a listener failed at event %s; further failures are not logged", name)
@@ -365,7 +365,7 @@ class EventBus:
 
 
 class _Process:
-    """The buses of this process, and the listeners to all of them, those of operators to come included."""
+    """The buses of this process, and the listeners to all of them, of operators to come, too."""
 
     def __init__(self) -> None:
         # The collector may run meanwhile, and code of its own with it.

@@ -479,7 +479,7 @@ class OpenReaders:
             return entry.reader._peek(offset, size)
 
     def read_at(self, path: str, offset: int, size: int | None) -> bytes:
-        """Read through the path's reader, opened if there is none."""
+        """Read through the path's reader, opened if needed."""
         entry = self._take(path)
         try:
             return self._thread.run(entry.reader.read_at(offset, size))
@@ -504,7 +504,7 @@ class OpenReaders:
     async def aclose(self) -> None:
         """Close all of them, on the loop thread; those in which a thread reads end with that read.
 
-        One that fails leaves none of the others open, and its error is raised.
+        If one fails, the others are closed, and its error is raised.
         """
         with self._lock:
             idle = [entry for entry in self._open.values() if self._retire(entry)]

@@ -118,7 +118,7 @@ class Pool:
         )
 
     def take_idle(self, route: Route, *, in_turn: bool = False) -> Connection | None:
-        """The idle connection that was used last, marked ``is_reused``; ``None`` if there is none.
+        """The idle connection that was used last, marked ``is_reused``, or ``None``.
 
         Also ``None`` while other requests wait, unless it is the caller's turn (``in_turn``): requests in a loop would
         overtake the waiting ones without end.
@@ -201,7 +201,7 @@ class Pool:
             await asyncio.wait([self._emptied], timeout=CLOSE_SECONDS_MAX)
 
     async def _take_ending(self, route: Route) -> Connection | None:
-        """A connection whose response was about to end, when it has ended; ``None`` if there is none, or it lasts."""
+        """A connection whose response was about to end, when it has ended. ``None`` without one, or if it lasts."""
         if self._waiters:
             return None
         for connection in self._open:
@@ -410,7 +410,7 @@ class HttpClient:
     ) -> float:
         """Send a request and deliver the response to ``receiver``. Returns the seconds until its head.
 
-        ``fields`` are the headers of this request beyond those of ``target``, from ``encoded_fields``; ``body`` is what
+        ``fields`` are the headers of this request besides ``target``'s, from ``encoded_fields``; ``body`` is what
         is sent after them, whose memory must not change meanwhile, and whose length is one of the headers. A
         request without ``resends`` may be seen by the server once only: it has a new connection, which cannot be stale.
         ``reported`` is the request in events: its response, and its failure, are reported here.
@@ -425,7 +425,7 @@ class HttpClient:
                 connection = pool.take_idle(target.route) or await pool.connect(target.route)
             else:
                 connection = await pool.connect(target.route, is_fresh=True)
-            # No local variable holds the request: tools that show those of a traceback would show its signature.
+            # No local variable holds the request: tools that show variables of a traceback would show its signature.
             done = connection.send(target.head + fields + b"\r\n", receiver, target.is_head, body, reported)
             try:
                 return await done

@@ -123,7 +123,7 @@ class Ahead(Generic[T]):
 
 
 async def in_order(starts: Iterable[Callable[[], Coroutine[Any, Any, T]]], width: int) -> AsyncGenerator[T, None]:
-    """The results of works in their order, ``width`` of which run at once."""
+    """The results of works in their order; ``width`` works run at once."""
     ahead = Ahead((Job(start, 0) for start in starts), jobs_max=max(width, 1), bytes_max=0)
     try:
         while (found := await ahead.next()) is not None:
@@ -139,14 +139,14 @@ async def in_order(starts: Iterable[Callable[[], Coroutine[Any, Any, T]]], width
 # The share of a scan's budget for files that come whole with their footer, before the first batch.
 _WHOLE_FILES_SHARE = 4
 
-# The share of a scan's budget for files that are opened ahead of the one that is decoded.
+# The share of a scan's budget for files that are opened ahead of the decoded one.
 _AHEAD_SHARE = 2
 
 # Parsed footers that wait for their turn take no more memory than about this; later ones are read again.
 _FOOTER_BYTES_MAX = 32 << 20
 _PARSED_SHARE = 10
 
-# The number of files among those that filters leave out in which a column is looked for that no other has.
+# How many of the files left out by filters are searched for a column that no other file has.
 _OTHERS_MAX = 8
 
 
@@ -182,7 +182,7 @@ def checked_choice(name: str, value: object, *choices: str, path: str) -> str | 
 async def prepare_dataset(
     operator: Operator, request: DatasetRequest, files: Sequence[DatasetFile] | None = None
 ) -> PreparedScan:
-    """List the files, read what their schema takes, and prepare the scan. ``files`` are those of an earlier listing."""
+    """List the files, read what their schema takes, and prepare the scan. ``files`` come from an earlier listing."""
     if files is None:
         files = await source_files(operator, request.source)
     scan = _DatasetScan(operator, request, files)
@@ -203,7 +203,7 @@ async def plan_dataset(operator: Operator, request: DatasetRequest) -> list[Plan
 
 
 async def source_files(operator: Operator, source: Source) -> list[DatasetFile]:
-    """The files of a source; a path alone is a file if it has a footer, and a directory if it is none."""
+    """The files of a source; a path alone is a file if it has a footer, and otherwise a directory."""
     path = source.one_file
     if path is None:
         return await find_files(operator, source)
@@ -242,7 +242,7 @@ async def listed_footer(
 
 
 class _PlannedFile(NamedTuple):
-    """A file whose reads are known, and how its batches become those of the dataset."""
+    """A file whose reads are known, and how its batches become batches of the dataset."""
 
     footer: Footer
     plan: Plan

@@ -259,9 +259,9 @@ class Exchange:
     ) -> tuple[ResponseHead, bytearray]:
         """Send a request for a key, or for the bucket (``None``): the head and the body of the success.
 
-        It counts as the ``operation``, where that of the request says less, or by another ``counter``; with ``""`` it
-        is neither counted nor reported. ``payload`` is the hash of a long body, computed before. ``resends`` is that of
-        ``HttpClient.fetch``, ``source`` that of other keys.
+        It counts as the ``operation``, where the request's own says less, or by another ``counter``; with ``""`` it
+        is neither counted nor reported. ``payload`` is the hash of a long body, computed before. ``resends`` as for
+        ``HttpClient.fetch``, ``source`` the source of other keys.
         """
         if payload is None:
             payload = payload_hash(body) if body and not self.targets.is_anonymous else UNSIGNED_PAYLOAD
