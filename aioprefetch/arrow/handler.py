@@ -18,7 +18,7 @@ from aioprefetch import directories
 from aioprefetch.accessor.path_hints import hint_at_path
 from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, ObjectChanged, Unsupported
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import are_alike, checked_operator
+from aioprefetch.operator.shared import checked_operator, same_stack
 from aioprefetch.runtime.events import logger
 from aioprefetch.sync import SyncFile, SyncWriteFile
 from aioprefetch.sync.loop_thread import loop_thread
@@ -208,7 +208,7 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
         if not isinstance(other, OperatorHandler):
             return NotImplemented
         own, others = self.operator, other.operator
-        return own is others or (own.info.namespace == others.info.namespace and are_alike(own.layers, others.layers))
+        return own is others or (own.info.namespace == others.info.namespace and same_stack(own.layers, others.layers))
 
     def __hash__(self) -> int:
         return hash(self.operator.info.namespace)

@@ -53,7 +53,7 @@ from aioprefetch.errors import (
     is_bucket_missing,
 )
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import checked_operator, with_own_hold
+from aioprefetch.operator.shared import checked_operator, clone_with_hold
 from aioprefetch.options import Seconds
 from aioprefetch.ranges import ByteCount, Range, bytes_at_least, total_length
 from aioprefetch.runtime.events import logger
@@ -139,7 +139,7 @@ class RangeApp:
                 f"prefix is the directory in the store, not a path of URLs: {prefix!r} must not begin with /",
                 operation="serve",
             )
-        self._operator = with_own_hold(operator)
+        self._operator = clone_with_hold(operator)
         self._prefix = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
         self._cache_control = _checked_header("cache_control", cache_control)
         self._chunk_bytes = bytes_at_least(1, chunk_bytes, "chunk_bytes", operation="serve", path="")

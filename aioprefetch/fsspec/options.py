@@ -30,7 +30,7 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.operator.from_uri import store_options, unknown_option
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import family_key, is_reference, operator_of, reference_of, shared_twin
+from aioprefetch.operator.shared import family_key, is_reference, operator_of, reference_of, shared_copy
 from aioprefetch.options import Option, invalid
 from aioprefetch.options.words import WRITE_ROWS
 from aioprefetch.ranges import at_least
@@ -435,7 +435,7 @@ def operator_from(op: Any, options: dict[str, Any]) -> Operator:
         options |= {"version_aware": settings.version_aware, "check_on_open": settings.check_on_open}
         operator = Operator.from_uri(op, **settings.store)
         key = family_key(operator.service, operator.layers, operator.options)
-        return operator if key is None else _of_urls.setdefault(key, shared_twin(operator) or operator)
+        return operator if key is None else _of_urls.setdefault(key, shared_copy(operator) or operator)
     raise invalid(f"op must be an Operator, or a URL such as s3://bucket/prefix, not {type(op).__name__}")
 
 

@@ -31,7 +31,7 @@ from aioprefetch.obspec.result import (
     translated,
 )
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import checked_operator, with_own_hold
+from aioprefetch.operator.shared import checked_operator, clone_with_hold
 from aioprefetch.ranges import ByteCount, bytes_at_least, checked_ranges
 from aioprefetch.runtime.buffers import Lease
 from aioprefetch.runtime.closing import AsyncClosing, Closing
@@ -96,7 +96,7 @@ class OperatorStore(AsyncClosing, Closing):
     describes_by_get = True
 
     def __init__(self, operator: Operator, *, chunk_bytes: ByteCount | None = None) -> None:
-        self._operator = with_own_hold(checked_operator(operator, "open"))
+        self._operator = clone_with_hold(checked_operator(operator, "open"))
         size = operator.options.block_bytes if chunk_bytes is None else chunk_bytes
         self._chunk_bytes = bytes_at_least(1, size, "chunk_bytes", operation="open", path="")
 

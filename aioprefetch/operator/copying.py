@@ -13,7 +13,7 @@ from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, InvalidTyp
 from aioprefetch.layers import ThrottleLayer
 from aioprefetch.operator.from_uri import check_local, followed, split_local, split_url
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import operator_at, with_own_hold
+from aioprefetch.operator.shared import clone_with_hold, operator_at
 from aioprefetch.options import COUNT
 from aioprefetch.plan.patterns import has_wildcard, wildcard_at
 from aioprefetch.ranges import ByteCount
@@ -221,7 +221,7 @@ def _side_of_pair(
             f"{name}_options go with a URL; the operator of {name} has its own ({min(options)!r} was given)",
             operation="copy",
         )
-    operator, path = with_own_hold(place[0]), checked_path(place[1], "copy")
+    operator, path = clone_with_hold(place[0]), checked_path(place[1], "copy")
     label = f"{operator.info.url}/{printable(redact(path))}"
     return operator, Side(operator=operator, path=path, label=label, is_literal=is_literal)
 

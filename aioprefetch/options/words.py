@@ -1,4 +1,4 @@
-"""Answers to words of other libraries with options of ours or advice, and to misspelt names. Pure.
+"""Maps option names of other libraries to ours or to advice, and misspelt names to the closest one. Pure.
 
 The words themselves stand in the rows (``Option.also``); ``SENTENCES`` has those for which there is no option.
 """

@@ -88,7 +88,7 @@ class Instrumentation:
         self._gauges = _gauges_of(meter_provider)
         self._gauges.operators[self] = operator
         self._holders: set[object] = set()
-        self._unsubscribe = operator.events.subscribe(self._hear, *_EVENTS)
+        self._unsubscribe = operator.events.subscribe(self._on_event, *_EVENTS)
         _running.append(self)
 
     def exports(
@@ -123,7 +123,7 @@ class Instrumentation:
         while self._spans:
             self._spans.popitem()[1].end()
 
-    def _hear(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         facts = event.facts
         if event.name == "request.started":
             self._start_span(event)

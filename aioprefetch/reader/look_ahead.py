@@ -299,7 +299,7 @@ class LookAhead:
         if not (opened.position.keeps_behind or (is_small and not self._recycles_any)):
             opened.store.eviction.recycle(file, stop)
 
-    def goes_past_blocks(self, start: int, end: int) -> bool:
+    def bypasses_blocks(self, start: int, end: int) -> bool:
         """Whether a read of ``[start, end)`` needs no blocks: they could not keep its bytes for a read that comes back.
 
         That is a read of about ``memory_bytes`` or more, behind which nothing is left to look ahead to, by a reader
@@ -315,7 +315,7 @@ class LookAhead:
             return False
         return self.is_off or end + block >= min(opened.end_of_reads(), windows.split_end)
 
-    def went_past_blocks(self, end: int) -> None:
+    def on_bypass(self, end: int) -> None:
         """Report a read up to ``end`` that went past the blocks: a read that begins before its end goes back."""
         self._past_end = end
 

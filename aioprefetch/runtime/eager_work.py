@@ -211,7 +211,7 @@ class EagerWork:
     def _end(self, error: BaseException | None = None) -> None:
         self._coro = None
         if error is not None:
-            self._error = error.with_traceback(None)  # Whose frames would keep buffers alive.
+            self._error = error.with_traceback(None)  # Its frames would keep buffers alive.
         callbacks, self._callbacks = self._callbacks, None
         self._on_end(self)
         for callback, context in callbacks or ():

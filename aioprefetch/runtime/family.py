@@ -41,7 +41,7 @@ class KeptRuntimes:
         self._kept: OrderedDict[Runtime, asyncio.TimerHandle] = OrderedDict()
 
     def keep(self, runtime: Runtime) -> None:
-        """On its loop: end a runtime that no operator uses in ``KEPT_SECONDS``, earlier if too many are kept by then.
+        """Schedule the end of an unused runtime after ``KEPT_SECONDS``, or sooner when too many are kept. On its loop.
 
         A runtime that an operator uses again goes on.
         """

@@ -25,7 +25,7 @@ from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, InvalidType, TimedOut
 from aioprefetch.operator.from_uri import configure
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import shared_twin
+from aioprefetch.operator.shared import shared_copy
 from aioprefetch.options import SECONDS
 from aioprefetch.ranges import at_least
 from aioprefetch.runtime.events import logger
@@ -262,7 +262,7 @@ class _UrlRecipe:
 
     def operator(self) -> Operator:
         operator = Operator(self.service, **worker.with_memory(self._options))
-        return shared_twin(operator) or operator
+        return shared_copy(operator) or operator
 
 
 def with_operator(

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, Never, Self, TextIO, TypeVar
 
 from aioprefetch.errors import Closed, InvalidArgument, ObjectChanged
 from aioprefetch.operator.open_file import KeyedBuilder
-from aioprefetch.operator.shared import checked_operator, with_own_hold
+from aioprefetch.operator.shared import checked_operator, clone_with_hold
 from aioprefetch.ranges import checked_int, checked_range
 from aioprefetch.runtime.closing import Closing
 from aioprefetch.runtime.events import EventBus
@@ -58,7 +58,7 @@ class BlockingOperator(Closing):
         if checked_int(readers_max, "readers_max", operation="configure", path="") < 1:
             raise InvalidArgument(f"readers_max must be at least 1, not {readers_max}", operation="configure")
         self._given = checked_operator(operator, "configure")
-        self._operator = with_own_hold(operator)
+        self._operator = clone_with_hold(operator)
         self._readers_max = readers_max
         self._closed = False
         self._start()

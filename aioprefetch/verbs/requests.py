@@ -83,7 +83,7 @@ def read_request(
     options: Mapping[str, Any] | None = None,
     positional: Sequence[object] = (),
 ) -> ReadRequest | None:
-    """The request of a read, ``None`` for an empty range. Valid values take a short way, since all reads pay.
+    """The request of a read, ``None`` for an empty range. Fast path for valid arguments: every read pays for it.
 
     A read of more than ``first_bytes``, or of unknown length, is for that many first. ``TypeError`` for an option that
     there is not, and for anything ``positional`` beside the path: of two numbers the second is a size to some

@@ -27,7 +27,7 @@ from aioprefetch.errors import (
     redact,
 )
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import checked_operator, with_own_hold
+from aioprefetch.operator.shared import checked_operator, clone_with_hold
 from aioprefetch.ranges import Range
 from aioprefetch.runtime.buffers import Lease
 from aioprefetch.runtime.runtime import fork_generation
@@ -77,7 +77,7 @@ class Store(ZarrStore):
                 " bucket and root stand in the URL of the operator",
                 operation="open",
             )
-        self._operator = with_own_hold(operator)
+        self._operator = clone_with_hold(operator)
         self._prefix = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
         self._loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
         self._generation = fork_generation()

@@ -231,8 +231,8 @@ class Exchange:
             targets.learn_time(parse_http_date(response.headers.get("date")))
         # The response to a HEAD has no body, and so no code. Anything may be its reason, so it teaches nothing; but
         # what another request has learned since may help.
-        is_untold = status == 403 and not code
-        if (code in CLOCK_CODES or is_untold) and targets.clock_offset_seconds != signed.clock_offset_seconds:
+        has_no_code = status == 403 and not code
+        if (code in CLOCK_CODES or has_no_code) and targets.clock_offset_seconds != signed.clock_offset_seconds:
             return True
         if status == 400 and not code and response.region is None:
             return signed.source.renew(signed.generation)
