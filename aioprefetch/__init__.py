@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Rooms load at first use; those of an extra say so when one of their names needs it.
+# Rooms load at first use; a room that needs an extra says so at its first use.
 _EXTRAS = (
     *("arrow", "fsspec", "lance", "obspec", "otel", "parquet", "polars", "progress", "prometheus", "spark", "testing"),
     "zarr",

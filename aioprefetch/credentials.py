@@ -39,7 +39,7 @@ _ENVIRONMENT = "env:"
 _LITERAL = re.compile(r"literal:[0-9a-f]{32}")
 _PROVIDER = "provider:"
 _process_key = os.urandom(32)
-# Providers of keys that were pickled here, by their tokens; and the tokens of those that live.
+# Providers of keys that were pickled here, by their tokens; and the tokens of live ones.
 _providers: dict[str, Any] = {}
 _tokens: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
@@ -58,7 +58,7 @@ def hide_frames(error: BaseException) -> None:
     """Take the frames in which it arose from an error of what a caller asked for, before a plain ``raise``.
 
     A notebook prints all of them, and none helps to mend a wrong key. Python's development mode (``-X dev``) keeps
-    them, and those of a store that breaks its protocol stay.
+    them, and errors of a store that breaks its protocol stay.
     """
     is_of_store = isinstance(error, ProtocolError | Unexpected | UntrustedMetadata)
     if isinstance(error, Error) and error.status == "permanent" and not is_of_store and not sys.flags.dev_mode:
@@ -67,7 +67,7 @@ def hide_frames(error: BaseException) -> None:
 
 def bare(error: Error, given: Iterable[object]) -> None:
     """Take its frames from an error that refuses what a call was given, or where a URL among that has a secret."""
-    # Tools print the variables of all frames of a traceback. These classes are those of what is refused.
+    # Tools print the variables of all frames of a traceback. Values of these classes are never accepted.
     if isinstance(error, ValueError | TypeError) or any(isinstance(one, str) and redact(one) != one for one in given):
         drop_frames(error)
 
@@ -278,7 +278,7 @@ class Scrubber(Protocol):
 
 
 class RedactingFilter(logging.Filter):
-    """Removes credentials from the log lines of a library: those in URLs and headers, and those that clients name."""
+    """Removes credentials from the log lines of a library: in URLs, in headers, and where clients name them."""
 
     def __init__(self) -> None:
         super().__init__()

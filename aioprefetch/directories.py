@@ -1,7 +1,7 @@
 """A store as a tree of directories: what is at a path and below it, and changes of whole directories.
 
 Paths have no slash at their end. A directory of a store without directories is there as long as an object lies below
-it, or an empty one that stands for it.
+it, or an empty object stands for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOOKS_AT_ONCE = 64
 
 
 def directory_of(path: str) -> str:
-    """The path as that of a directory; ``""`` is the root."""
+    """The path of a directory, with its slash; ``""`` is the root."""
     return path if not path or path.endswith("/") else f"{path}/"
 
 
@@ -54,7 +54,7 @@ async def find(operator: Operator, path: str) -> Metadata | None:
 
 
 async def find_directory(operator: Operator, path: str) -> Metadata | None:
-    """The directory at a path, ``None`` if there is none."""
+    """The directory at a path, or ``None``."""
     if not operator.capability.stat_directory:
         return None
     try:
@@ -143,7 +143,7 @@ async def remove(operator: Operator, path: str) -> None:
 
 
 async def empty(operator: Operator, path: str, *, missing_allowed: bool) -> None:
-    """Delete all below a directory, which stays. ``NotFound`` if there is none, unless ``missing_allowed``."""
+    """Delete all below a directory, which stays. ``NotFound`` if it does not exist, unless ``missing_allowed``."""
     entries = await below(operator, path, recursive=False)
     if entries is None:
         if missing_allowed:
@@ -155,7 +155,7 @@ async def empty(operator: Operator, path: str, *, missing_allowed: bool) -> None
 
 
 async def delete(operator: Operator, path: str) -> None:
-    """Delete an object. ``NotFound`` if there is none, ``IsADirectory`` for a directory."""
+    """Delete an object. ``NotFound`` if it does not exist, ``IsADirectory`` for a directory."""
     path = await key_of(operator, path)
     await check_object(operator, path, "delete_file")
     await operator.delete(path)

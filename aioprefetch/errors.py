@@ -84,7 +84,7 @@ class Error(Exception):
     operation
         The operation that failed (``read``, ``stat``, ``list``, ...).
     path
-        The path as the caller gave it, ``""`` when there is none.
+        The path as the caller gave it, or ``""``.
     status
         See the module's docstring.
     context
@@ -439,7 +439,7 @@ _BETWEEN = (
     rf"(?:[\s:=>,(\[{{\"'\\]|{_PERCENT}(?:3[ad]|2[02])|u00(?:3[ade]|2[27])"
     r"|&(?:quot|apos|lt|gt|#\d{1,3}|#x[0-9a-f]{1,2});|\bb(?=\\?[\"'])){1,16}+"
 )
-# A comma or a bracket may be a part of it. JSON escapes characters, of which some end it: & " ' < >.
+# A comma or a bracket may be a part of it. JSON escapes some characters that end it: & " ' < >.
 _VALUE = r"(?:[^\s&<>\"'\\]|\\/|\\{1,2}u00(?!2[267]|3[ce])[0-9a-f]{2})++"
 _NAMES = (
     r"x-amz-(?:signature|credential|security-token|(?:copy-source-)?server-side-encryption-customer-key(?:-md5)?)"
@@ -482,7 +482,7 @@ def copy_of(error: Raised) -> Raised:
 
     It has no traceback, and facts of the context that are neither numbers nor text become text.
 
-    An exception that is raised several times collects the tracebacks of all, and layers add context to it. One that an
+    An exception that is raised several times collects the tracebacks of all, and layers add context to it. An error an
     object keeps must not hold the frames of that object's methods: see ``cause_of``.
     """
     if not isinstance(error, Error):
@@ -519,7 +519,7 @@ def cause_of(error: BaseException) -> BaseException | None:
 
     It is for ``raise explained(error) from cause_of(error)``, where no local holds the new error. The traceback of an
     error holds the frames that it passed, so a frame that holds the error is a cycle: its locals live until the garbage
-    collector runs, and on Python 3.12 and 3.13 those of all callers too.
+    collector runs, and on Python 3.12 and 3.13 of all callers too.
     """
     is_foreign = isinstance(error, Exception) and not isinstance(error, Error)
     return error if is_foreign else error.__cause__

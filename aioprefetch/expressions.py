@@ -28,7 +28,7 @@ _MAGIC_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A part of an expression: ``name`` is that of the function, of the outermost field, or the number of a literal.
+    """A part of an expression: ``name`` is the function, the outermost field, or the number of a literal.
 
     ``arguments`` and ``options`` are numbers: of nodes, and of the column that has the options. ``pairs`` is where it
     stands, ``columns`` are the top-level fields in it.
@@ -65,7 +65,7 @@ class ExpressionTree:
         return self.nodes[-1].columns
 
     def about(self, columns: Collection[str]) -> pc.Expression | None:
-        """The condition on ``columns`` alone that holds wherever the expression does; ``None`` if there is none."""
+        """The condition on ``columns`` alone that holds wherever the expression does, or ``None``."""
         return self._part([node.columns.issubset(columns) for node in self.nodes])
 
     def about_ranges(self, schema: pa.Schema) -> pc.Expression | None:

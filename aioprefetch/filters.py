@@ -122,7 +122,7 @@ def _evaluate(schema: pa.Schema, expression: pc.Expression, path: str) -> None:
 
 
 def filtered(batch: pa.RecordBatch, expression: pc.Expression, columns: Sequence[str], *, path: str) -> pa.RecordBatch:
-    """The rows of a batch that match, in order; ``columns`` are those that the expression reads.
+    """The rows of a batch that match, in order; ``columns`` are the columns that the expression reads.
 
     ``InvalidArgument`` if it does not fit the types of the columns, ``Unsupported`` if the batch has a column of a type
     that pyarrow cannot filter.

@@ -63,5 +63,5 @@ class _Package(ModuleType):
         return importlib.import_module, (self.__name__,)
 
     def __dir__(self) -> list[str]:
-        """The names, also those that are not loaded yet: completion shows them."""
+        """All names, loaded or not: completion shows them."""
         return sorted({*self.__dict__, *self._modules})

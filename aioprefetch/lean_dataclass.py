@@ -33,7 +33,7 @@ else:
         eq=True,
         unsafe_hash=False,
     ):
-        """A decorator of a class with fields; the parameters are those of ``dataclasses.dataclass``."""
+        """A decorator of a class with fields; the parameters are as for ``dataclasses.dataclass``."""
 
         def decorated(cls):
             own = dict(vars(cls))
@@ -43,7 +43,7 @@ else:
                 init=False, repr=False, eq=False, frozen=is_derived, slots=slots, kw_only=kw_only
             )
             if init and "__init__" not in own:
-                cls.__init__ = object.__init__  # From 3.14 on the library looks it up: not that of a base, to be made.
+                cls.__init__ = object.__init__  # From 3.14 on the library looks it up: not a base's, to be made.
             made = make(cls)
             _check_fields(made)
             if init and "__init__" not in own:
@@ -61,7 +61,7 @@ else:
 
 
 class ShownAsTable:
-    """The base of a class that a notebook shows as a table of its fields, but for those that are empty."""
+    """The base of a class that a notebook shows as a table of its non-empty fields."""
 
     __slots__ = ()
 

@@ -121,29 +121,29 @@ class KeyPath:
 
     @property
     def parent(self) -> Self:
-        """The directory that the key lies in; that of the root is the root, as in pathlib."""
+        """The directory that the key lies in; the root's is the root, as in pathlib."""
         above = self._split()[0]
         return self.of(self.operator, above if above.endswith("//") or above == "/" else above.removesuffix("/"))
 
     def with_name(self, name: str) -> Self:
-        """Another name in the same directory. ``InvalidArgument``, a ``ValueError``, for one that is none."""
+        """Another name in the same directory. ``InvalidArgument``, a ``ValueError``, for an invalid name."""
         if not name or "/" in name:
             raise InvalidArgument(f"{name!r} is not a name", operation="with_name", path=self.key)
         return self.of(self.operator, self._split()[0] + name)
 
     def with_suffix(self, suffix: str) -> Self:
-        """Another suffix in place of the last one; ``""`` is none. ``ValueError`` for one that pathlib refuses."""
+        """Another suffix in place of the last one; ``""`` removes it. ``ValueError`` where pathlib refuses it."""
         return self.with_name(PurePosixPath(self.name).with_suffix(suffix).name)
 
     def _directory(self) -> str:
-        """The key as that of a directory; ``""`` is the root."""
+        """The key of a directory, with its slash; ``""`` is the root."""
         return self.key if not self.key or self.key.endswith("/") else f"{self.key}/"
 
 
 class Path(KeyPath):
     """``ap.Path("s3://bucket/key", **options)`` or ``operator / "key"``: a key of a store, with pathlib's words.
 
-    Options are those of ``Operator.from_uri``. Paths of one store and the same options share connections and memory.
+    Options as for ``Operator.from_uri``. Paths of one store and the same options share connections and memory.
     ``path.operator`` is their operator, for all else, and to be closed. Paths pickle as it does.
     """
 
@@ -159,7 +159,7 @@ class Path(KeyPath):
         return await self.operator.read(self.key)
 
     async def read_text(self, encoding: str = "utf-8", errors: str = "strict", newline: str | None = None) -> str:
-        """The text of the object; the options are those of Python's ``open``."""
+        """The text of the object; options as for Python's ``open``."""
         return io.TextIOWrapper(io.BytesIO(await self.read_bytes()), encoding, errors, newline).read()
 
     async def write_bytes(self, data: bytes | bytearray | memoryview, **options: Unpack[WriteOptions]) -> int:
@@ -174,7 +174,7 @@ class Path(KeyPath):
 
     def open(self, mode: str = "rb", **options: Unpack[AnyFileOptions]) -> Any:
         """A ``RangeReader`` (``rb``) or ``ObjectWriter`` (``wb``; ``xb`` where nothing is), for ``async with``."""
-        given: Any = options  # Each of the two refuses those of the other.
+        given: Any = options  # Each of the two refuses the other's.
         if mode == "rb":
             return self.operator.reader(self.key, **given)
         if mode not in ("wb", "xb"):
@@ -251,7 +251,7 @@ class Path(KeyPath):
         """``async for path in ...``: what is below the directory and matches, with ``*``, ``?``, ``[a-z]``, ``**``.
 
         Only what begins with the text before the first wildcard is listed. A pattern over several levels finds objects,
-        and no directories. ``InvalidArgument`` for one that cannot be understood.
+        and no directories. ``InvalidArgument`` if it cannot be understood.
         """
         directory, start = self._directory(), pattern[: wildcard_at(pattern)]
         rest = pattern[start.rfind("/") + 1 :]

@@ -28,7 +28,7 @@ SMALL_GAP_BYTES = 8 << 10
 
 
 def checked_int(value: object, name: str, *, operation: str, path: str) -> int:
-    """``value`` as an ``int``. ``InvalidType`` for anything that is not an integer (a bool is none here either)."""
+    """``value`` as an ``int``. ``InvalidType`` for anything that is not an integer (nor is a bool here)."""
     if type(value) is int:
         return value
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):

@@ -85,7 +85,7 @@ class Capability:
     """The operations and conditions that a service, or a stack of layers over it, supports.
 
     Tests and checks are selected by it. ``read_version`` holds for ``stat`` too. ``list_ordered``: a listing, recursive
-    or not, comes in the order of keys over all its pages; it is that of Python's text and of UTF-8 (``a.b``, ``a/b``).
+    or not, comes in the order of keys over all its pages; the order of Python's text and of UTF-8 (``a.b``, ``a/b``).
     ``write_part_bytes`` is the size of the parts in which objects are uploaded, all but the last one; 0 where the store
     takes none. ``copy_bytes_max`` is the largest object of one ``copy``, 0 where there is no limit; ``copy_part_bytes``
     the size of a part of an upload that is copied from another object, 0 where none can be.
@@ -176,7 +176,7 @@ class Identity:
     """The thing that a path names: two paths of one object, or of one free name, have equal identities.
 
     ``store`` is the place in which it lies, with any credentials. ``name`` tells it apart there: the whole key,
-    or device and inode of a file (of a free name those of the nearest directory above it, and the rest of the path).
+    or device and inode of a file (of a free name: of the nearest directory above it, and the rest of the path).
     ``within`` has the names of the directories around it, the outermost first, and ``path`` is its spelling without
     links. ``kind`` is ``"none"`` for a free name, and ``"unknown"`` where that was not asked.
     """
@@ -240,7 +240,7 @@ class ReadRequest(Request):
 
     ``if_match`` pins the version: any other one is an error, whether or not the server knows the header. All conditions
     that are given have to hold.
-    ``lane`` is the urgency: ``demand`` precedes ``prefetch`` for every scarce resource. ``session`` is that of the
+    ``lane`` is the urgency: ``demand`` precedes ``prefetch`` for every scarce resource. ``session`` is the
     reader that sends the request, if one does.
 
     With ``first_bytes`` the response may hold the first part of the range alone (the last part of a suffix), which has
@@ -302,7 +302,7 @@ class ReadRequest(Request):
 class ReadHead:
     """The head of a response, checked: the body holds ``[start, start + size)`` of an object of ``total`` bytes.
 
-    ``total`` is ``None`` if a server sends ``Content-Range: bytes a-b/*``, ``user_metadata`` if there is none.
+    ``total`` is ``None`` if a server sends ``Content-Range: bytes a-b/*``, ``user_metadata`` if the object has none.
     """
 
     start: int
@@ -383,7 +383,7 @@ class ListRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPage:
-    """Some entries in the order of the store, and the token of the next page (``None``: there is none).
+    """Some entries in the order of the store, and the token of the next page, or ``None``.
 
     ``has_marker``: whether an object stands for the listed directory itself. It is left out of the entries.
     ``None`` where the store does not tell. ``passed_over``: paths that are there and are not listed, and why.
@@ -430,7 +430,7 @@ class WriteRequest(Request):
 class PartRequest(Request):
     """One part of an upload. ``number`` counts from 1; a part that is sent again takes the place of the first one.
 
-    ``checksum`` is that of the request which began the upload.
+    ``checksum`` is as in the request that began the upload.
     """
 
     operation: ClassVar[str] = "write"
@@ -444,7 +444,7 @@ class PartRequest(Request):
 class UploadedPart:
     """A part that the store has: its number, its ETag as the store gave it, and its size in bytes.
 
-    ``checksum`` is that of its bytes in base64, where the upload has one.
+    ``checksum`` covers its bytes, in base64, where the upload has one.
     """
 
     number: int
@@ -468,7 +468,7 @@ class CompleteUploadRequest(WriteRequest):
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class AbortUploadRequest(Request):
-    """An upload is to be forgotten, with its parts. One that is gone already is ignored."""
+    """An upload is to be forgotten, with its parts. A missing one is ignored."""
 
     operation: ClassVar[str] = "abort_upload"
 
@@ -495,7 +495,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadPage:
-    """Some uploads in the order of the store, and the token of the next page (``None``: there is none)."""
+    """Some uploads in the order of the store, and the token of the next page, or ``None``."""
 
     uploads: tuple[Upload, ...]
     next_token: str | None = None
@@ -505,11 +505,11 @@ class UploadPage:
 class CopyRequest(Request):
     """A copy of ``path`` to ``target`` within one service.
 
-    ``store`` is the identity of the store of ``path`` where that is another bucket or root than that of ``target``, as
-    far as the service says that it copies from there. ``size`` is that of the object, if it is known.
-    ``storage_class``, ``sse_kms_key_id`` and ``checksum`` are those of the target, as in a write.
+    ``store`` is the identity of the store of ``path`` where that is another bucket or root than ``target`` has, as
+    far as the service says that it copies from there. ``size`` is the object's, if it is known.
+    ``storage_class``, ``sse_kms_key_id`` and ``checksum`` are for the target, as in a write.
 
-    ``version`` is that of the object which is copied, ``if_match`` its ETag: any other one is ``ConditionNotMatch``.
+    ``version`` is the version of the source, ``if_match`` its ETag: any other one is ``ConditionNotMatch``.
     With ``if_not_exists`` (``Capability.copy_if_not_exists``) an object at ``target`` is ``AlreadyExists``.
     """
 

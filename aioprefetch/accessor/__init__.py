@@ -1,6 +1,6 @@
 """The seam between the library and a store: one read, and the protocols of services and layers.
 
-``protocols`` has ``Accessor``, ``Service`` and ``Layer``, and the base of layers; ``service_base`` is that of services.
+``protocols`` has ``Accessor``, ``Service`` and ``Layer``, and the base of layers; ``service_base`` that for services.
 ``sink`` is the destination of a read; ``response_check`` checks the head of a response, and its version, before its
 bytes count.
 """

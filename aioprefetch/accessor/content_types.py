@@ -33,7 +33,7 @@ _TAR = {"tbz2": "bz2", "tgz": "gz", "txz": "xz"}
 def content_type_of(path: str, *, is_unpacked: bool = False) -> str | None:
     """The media type that the end of a name suggests, ``None`` for another end: ``a.csv.gz`` is ``application/gzip``.
 
-    ``is_unpacked``: that of what is in it.
+    ``is_unpacked``: the type of its content.
     """
     name, _, end = path.rpartition("/")[2].lower().lstrip(".").rpartition(".")
     if end in _TAR:

@@ -2,7 +2,7 @@
 
 ErrorContext, next to the service, does it for each call as one request. A service whose requests are not the calls that
 it gets (one call may send several, and a transport knows the head and the connection) does it itself: its live accessor
-has an attribute ``reports_requests``, the operations of which it does.
+has an attribute ``reports_requests``, the operations that it reports.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COUNTERS = {
 }
 # All operations that ask a store; ``presign`` does not.
 OPERATIONS = frozenset((*COUNTERS, "create_dir"))
-# Those that may change what is there.
+# Methods that may change an object.
 CHANGING = frozenset({"write", "copy", "rename", "delete", "create_dir"})
 
 _latest_change = object()
@@ -51,7 +51,7 @@ def latest_change() -> object:
 class CountedRequest(ForwardingSink):
     """``with CountedRequest(...)``: one request. Of a read into ``sink`` it is the sink, and so notices the head.
 
-    ``sent_bytes`` are those of a body, and count if they arrive. ``operation`` is for a request whose own says less.
+    ``sent_bytes`` belong to a body, and count if they arrive. ``operation`` is for a request whose own says less.
     """
 
     __slots__ = ("_before", "_counters", "_head_at", "_name", "_now", "_reported", "_request", "_started", "sent_bytes")

@@ -23,7 +23,7 @@ PAGES_IN_VAIN_MAX = 10_000
 def checked_page(page: ListPage, request: ListRequest, *, is_walked: bool) -> ListPage:
     """A page without the listed directory itself, in which the names of directories end with a slash.
 
-    Where directories are listed one by one (``is_walked``), those named ``.`` and ``..`` are none either. Raises
+    Where directories are listed one by one (``is_walked``), ``.`` and ``..`` are skipped too. Raises
     ``ProtocolError`` for an entry that lies elsewhere, and for directories within directories without end.
     """
     prefix, entries, has_marker = request.path, [], page.has_marker
@@ -72,9 +72,9 @@ class Paging(Generic[R]):
         self._in_vain = 0
 
     def turn(self, items: Sequence[T], token: str | None, left_out: int = 0) -> list[T]:
-        """Go on to the page that ``token`` names; returns the items of this one that are new.
+        """Go on to the page that ``token`` names; returns its new items.
 
-        ``left_out`` is that of ``ListPage``. After an error ``request`` is the one that it was.
+        ``left_out``: see ``ListPage``. After an error ``request`` is as it was before.
         """
         assert self.request is not None
         before, self._names = self._names, frozenset(map(self._name_of, items))

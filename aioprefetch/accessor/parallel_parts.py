@@ -83,7 +83,7 @@ class ParallelParts:
             if not ticket.granted:
                 budget.cancel(ticket)
                 return
-            # Not in the worker: one that is cancelled before its first step never runs.
+            # Not in the worker: a worker that is cancelled before its first step never runs.
             self._start_worker(group, "prefetch").add_done_callback(partial(_give_back, budget, ticket))
 
     def _start_worker(self, group: asyncio.TaskGroup, lane: Lane) -> asyncio.Task[None]:

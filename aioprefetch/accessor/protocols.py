@@ -84,7 +84,7 @@ class Accessor(Protocol):
     async def begin_upload(self, request: WriteRequest) -> str:
         """Begin to write an object in parts, where ``capability.write_part_bytes`` is not 0; returns the upload's name.
 
-        The conditions of the request are those of ``complete_upload``.
+        The conditions of the request are as for ``complete_upload``.
         """
         raise refused(self, request, "writes in parts")
 

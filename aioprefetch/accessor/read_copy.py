@@ -25,7 +25,7 @@ async def copy_by_reading(
 ) -> Metadata:
     """Write an object into the body that ``opened`` makes, ``request.size`` bytes at a time, all of one version.
 
-    That is the one that was ``seen``, with the ETag in ``request``, or else that of the first part: ``ObjectChanged``
+    That is the version ``seen``, or of the ETag in ``request``, or else of the first part: ``ObjectChanged``
     for another one. ``discard`` removes what was written after an error or a cancellation. ``on_bytes`` gets the size
     of each part.
     """

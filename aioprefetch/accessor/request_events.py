@@ -1,4 +1,4 @@
-"""The events of requests to a store, reported where they are sent, and those of a caller's reads without a reader.
+"""The events of requests to a store, reported where they are sent, and the reads of a caller without a reader.
 
 Nothing here runs without a listener or follower. ``accessor/counted_requests.py`` reports the requests of a service
 that does not do so itself.
@@ -34,22 +34,22 @@ def _shown(url: str, path: str) -> str:
 
 
 class ReportedRequest:
-    """One request, from ``request.started`` to ``request.finished`` or ``request.failed``, of which one comes, once.
+    """One request, from ``request.started`` to ``request.finished`` or ``request.failed``: one of the two, once.
 
     The object itself is what followers of requests get (``EventBus.follow``): its attributes tell at any time
     how far the request has come. The facts of events are made of them for those who listen.
 
-    ``sink`` is that of a read. ``method`` is the HTTP method where there is one, ``url`` its URL without the query.
-    ``operation`` replaces that of the request, where its name says less.
+    ``sink``: of a read. ``method`` is the HTTP method where there is one, ``url`` its URL without the query.
+    ``operation`` replaces the request's own, where its name says less.
 
-    ``path`` is that of the object in ``store``, a URL. ``start`` and ``end`` are the bytes that were asked for, at the
-    end those of the response. ``begun_at_seconds``, ``first_byte_at_seconds`` and ``ended_at_seconds`` are times of the
+    ``path`` is the key in ``store``, a URL. ``start`` and ``end`` are the bytes that were asked for, at the
+    end the response's. ``begun_at_seconds``, ``first_byte_at_seconds`` and ``ended_at_seconds`` are times of the
     clock of the bus, ``None`` for what has not happened.
     Of ``memory_limit_bytes`` of memory ``memory_bytes`` were in use or reserved when it began, in the budget
     ``budget_id``: each operator has one on each loop.
     ``caller`` is the line of the program that it is for, where a recording wants to know it.
     ``error`` and ``message`` are empty unless it failed.
-    ``sent_bytes`` and ``received_bytes`` are those of the two bodies. A transport counts what it receives; without one
+    ``sent_bytes`` and ``received_bytes`` count the two bodies. A transport counts what it receives; without one
     (-1) it is what the sink got. ``counted_bytes`` are both, once it has ended.
     """
 
@@ -140,7 +140,7 @@ class ReportedRequest:
             bus.publish_facts("request.started", self.path, self._asked())
 
     def responded(self, status: int | None, connection: int | None) -> bool:
-        """The head of the response is here. Whether the sink gets all bytes of its body: it does those of a range."""
+        """The head of the response is here. Whether the sink gets all bytes of its body: for a range it does."""
         runtime = self._runtime
         if runtime is None:  # It has ended.
             return False
@@ -251,7 +251,7 @@ def publish_reply(
 
 
 class ServedReads(WrappedAccessor):
-    """Publishes ``read.served`` for each read that ends well: those of which a larger one is made."""
+    """Publishes ``read.served`` for each read that ends well, as a part of a larger one."""
 
     def __init__(self, inner: Accessor, runtime: Runtime) -> None:
         super().__init__(inner)

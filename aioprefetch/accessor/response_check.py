@@ -7,7 +7,7 @@ A ``VersionPin`` is the version of an object that a read holds to. A request car
 the pinned version id. Some stores ignore conditions, and a weak ETag may not be sent as one, so every response is
 compared with the pin too; another version is ``ObjectChanged``.
 
-``ETags`` finds those of a store that tell no versions apart.
+``ETags`` finds ETags that do not tell versions apart.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def due_range(request: ReadRequest, total: int) -> Range:
 def check_etag(request: ReadRequest | StatRequest, etag: str | None) -> None:
     """Raise ``ConditionNotMatch`` where ``if_match`` or ``if_none_match`` does not hold."""
     wanted = request.if_match
-    # The response to a write has no time: its ETag is that of the store.
+    # The response to a write has no time: its ETag is the store's.
     if wanted not in (None, "*", etag) and not (etag or "").startswith(f"{wanted}{DATED}"):
         raise ConditionNotMatch(
             f"the object's ETag is {excerpt(etag)!r}, not {excerpt(wanted)!r}",
@@ -375,9 +375,9 @@ _ETAGS_MAX = 4096
 
 
 class ETags:
-    """The ETags of one store in a runtime. Those that tell no versions apart are followed by a time here.
+    """The ETags of one store in a runtime. Where they do not tell versions apart, a time is added.
 
-    These are zeros alone (with ``-N`` too), which some stores give to every object, and one that was seen with objects
+    These are zeros alone (with ``-N`` too), which some stores give to every object, and an ETag seen with objects
     of two sizes. ``DATED`` and the whole second of the last change are added to them, so that every comparison of ETags
     compares that time: pins, resumed reads, caches, notes of downloads, second looks. Without the form of a digest they
     let no copy be left out either. Where the time is not known they are weak.
@@ -393,7 +393,7 @@ class ETags:
         return etag in self._empty or (etag < _ZEROS_MAX and _ZEROS.fullmatch(etag) is not None)
 
     def can_be_sent(self, etag: str) -> bool:
-        """Whether a read may have an ETag as its condition; any other one is compared with that of the response."""
+        """Whether a read may have an ETag as its condition; any other one is compared with the response's."""
         # A weak ETag never matches, and some stores respond 412 to "*" although the object exists.
         return etag != "*" and not is_weak(etag) and not self.prove_nothing(bare_etag(etag))
 
@@ -440,5 +440,5 @@ class ETags:
 
 
 def bare_etag(etag: str) -> str:
-    """The ETag of the store in one that ``ETags.dated`` has made."""
+    """The store's ETag in a value that ``ETags.dated`` made."""
     return etag.partition(DATED)[0]

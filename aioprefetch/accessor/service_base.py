@@ -24,7 +24,7 @@ EXISTS_ALREADY = "an object is there already; without if_not_exists (mode 'x' of
 
 
 def is_unmodified(request: Request, error: BaseException) -> bool:
-    """Whether an error is the expected response to a condition that asks for a change: there was none."""
+    """Whether an error is the expected response to a condition that asks for a change: nothing changed."""
     if not (isinstance(request, ReadRequest) and isinstance(error, ConditionNotMatch)):
         return False
     if request.if_match is not None or request.if_unmodified_since is not None:
@@ -33,7 +33,7 @@ def is_unmodified(request: Request, error: BaseException) -> bool:
 
 
 def not_deleted(failures: Mapping[Any, Error], request: DeleteRequest) -> Error:
-    """The error of a delete of which some paths are left: one that another attempt may end, otherwise the first.
+    """The error of a delete that left some paths: if possible one worth a retry, otherwise the first.
 
     Its context has ``failures``: the error's kind for each path that is left, or path with the version of it.
     """
@@ -62,7 +62,7 @@ def identity_of_key(info: ServiceInfo, path: str) -> Identity:
 
 
 def _place_of(info: ServiceInfo) -> str:
-    """The endpoint as one of its spellings; that of a store which has none but AWS's is its partition."""
+    """The endpoint as one of its spellings; AWS's own endpoints are named by their partition."""
     address = info.endpoint.lower().rstrip("/")
     if info.scheme.startswith("s3") and not address:
         return "aws-cn" if info.region.startswith("cn-") else "aws"
@@ -76,7 +76,7 @@ def _place_of(info: ServiceInfo) -> str:
 
 
 class ServiceAccessor(Accessor):
-    """An accessor without operations. A service overrides those of its capability; the others raise ``Unsupported``."""
+    """An accessor without operations. A service overrides what it is capable of; the others raise ``Unsupported``."""
 
     def __init__(self, info: ServiceInfo, capability: Capability, runtime: Runtime) -> None:
         self._info = info
@@ -95,7 +95,7 @@ class ServiceAccessor(Accessor):
         raise refused(self, request, what)
 
     async def identity(self, path: str) -> Identity:
-        """That of the key below the root of the store. A service in which two keys are one object says so here."""
+        """The identity of a key below the root. A service in which two keys are one object says so here."""
         return identity_of_key(self._info, path)
 
     async def aclose(self) -> None:

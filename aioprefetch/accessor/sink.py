@@ -298,7 +298,7 @@ class CollectSink(Sink):
         self.is_placed = False
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> int:
-        """Copy a chunk, as ``Sink.feed`` does; one that is the whole body is copied once and for all."""
+        """Copy a chunk, as ``Sink.feed`` does; a chunk that is the whole body is copied only once."""
         head, size = self.head, len(chunk)
         is_whole = head is not None and size == head.size and not self.received and size <= self.piece_bytes_max
         if not is_whole or self._pieces or self.is_placed:
@@ -352,7 +352,7 @@ class BufferSink(Sink):
         self._buffer = buffer
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> int:
-        """Copy a chunk, as ``Sink.feed`` does; one that is the whole body, and fills the buffer, at once."""
+        """Copy a chunk, as ``Sink.feed`` does; a chunk that is the whole body fills the buffer at once."""
         head, size = self.head, len(chunk)
         if self.received or head is None or head.size != size or len(self._buffer) != size or not size:
             return Sink.feed(self, chunk)
@@ -378,8 +378,8 @@ async def copy_chunks(next_chunk: NextChunk, request: ReadRequest, sink: Sink, h
     """Copy a body of ``head.size`` bytes into a sink that has begun, at the pace of the sink.
 
     Raises ``Unavailable`` for a body that ends before its last byte, so that another attempt goes on there, and
-    ``ProtocolError`` for a chunk that goes beyond it, of which no byte reaches the sink. No chunk is asked for after
-    the last byte, so one that would follow is not noticed.
+    ``ProtocolError`` for a chunk that goes beyond it, and none of it reaches the sink. No chunk is asked for after
+    the last byte, so a further chunk is not noticed.
     """
     received = 0
     while not sink.complete:

@@ -18,7 +18,7 @@ from aioprefetch import directories
 from aioprefetch.accessor.path_hints import hint_at_path
 from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, ObjectChanged, Unsupported
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import are_alike, checked_operator
+from aioprefetch.operator.shared import checked_operator, same_stack
 from aioprefetch.runtime.events import logger
 from aioprefetch.sync import SyncFile, SyncWriteFile
 from aioprefetch.sync.loop_thread import loop_thread
@@ -26,9 +26,9 @@ from aioprefetch.values import Entry, Metadata
 
 T = TypeVar("T")
 
-# The files whose versions are remembered, the last ones that were read.
+# How many files, the last ones read, have their versions remembered.
 FOOTERS_MAX = 1 << 16
-# How long the end of a program waits for files that Arrow has not closed: those of writes, and those that were read,
+# How long the end of a program waits for files that Arrow has not closed: files being written, and files read,
 # which the program itself may keep.
 EXIT_SECONDS_MAX = 1.0
 EXIT_READ_SECONDS_MAX = 0.1
@@ -186,9 +186,9 @@ def filesystem(operator: Operator) -> PyFileSystem:
 
 
 class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
-    """The verbs of Arrow's file systems over an operator. Paths are its keys, those of directories without a slash.
+    """The verbs of Arrow's file systems over an operator. Paths are its keys, of directories without the slash.
 
-    Errors are those of ``aioprefetch.errors``: ``NotFound`` is a ``FileNotFoundError``, ``IsADirectory`` an
+    Errors as in ``aioprefetch.errors``: ``NotFound`` is a ``FileNotFoundError``, ``IsADirectory`` an
     ``IsADirectoryError``, and so on. Where the store has no directories, those are there by what is in them;
     ``create_dir`` writes an empty object that stands for one. Requests go over the loop thread of ``aioprefetch.sync``.
     """
@@ -208,7 +208,7 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
         if not isinstance(other, OperatorHandler):
             return NotImplemented
         own, others = self.operator, other.operator
-        return own is others or (own.info.namespace == others.info.namespace and are_alike(own.layers, others.layers))
+        return own is others or (own.info.namespace == others.info.namespace and same_stack(own.layers, others.layers))
 
     def __hash__(self) -> int:
         return hash(self.operator.info.namespace)
@@ -242,7 +242,7 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
     def get_file_info_selector(self, selector: FileSelector) -> list[FileInfo]:
         """The entries of a directory; all below it with ``recursive``.
 
-        ``NotFound`` if there is none, unless ``allow_not_found``; ``NotADirectory`` for an object.
+        ``NotFound`` if it does not exist, unless ``allow_not_found``; ``NotADirectory`` for an object.
         """
         base = _key(selector.base_dir)
         entries = _run(directories.below(self.operator, base, recursive=selector.recursive))
@@ -264,7 +264,7 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
         _run(directories.remove(self.operator, _key(path)))
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
-        """Delete all below a directory, which stays. ``NotFound`` if there is none, unless ``missing_dir_ok``."""
+        """Delete all below a directory, which stays. ``NotFound`` if it does not exist, unless ``missing_dir_ok``."""
         key = _key(path)
         if not key:
             raise InvalidArgument(
@@ -277,13 +277,13 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
         _run(directories.empty(self.operator, "", missing_allowed=False))
 
     def delete_file(self, path: str) -> None:
-        """Delete an object. ``NotFound`` if there is none, ``IsADirectory`` for a directory."""
+        """Delete an object. ``NotFound`` if it does not exist, ``IsADirectory`` for a directory."""
         _run(directories.delete(self.operator, path))
 
     def move(self, src: str, dest: str) -> None:
         """Move an object, or a directory with all below it, within the store where it can copy by itself.
 
-        An object at ``dest`` is replaced by an object; a directory goes where there is none, or an empty one.
+        An object at ``dest`` is replaced by an object; a directory replaces nothing, or an empty directory.
         """
         _run(directories.move(self.operator, _key(src), _key(dest)))
 
@@ -308,7 +308,7 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
         return self._opened(path, at_end=False)
 
     def open_output_stream(self, path: str, metadata: Mapping[bytes, bytes] | None) -> pa.PythonFile:
-        """Write an object, which appears whole when the stream is closed, and replaces one that is there.
+        """Write an object, which appears whole when the stream is closed, and replaces an existing one.
 
         ``metadata`` may have ``Content-Type``, ``Content-Encoding``, ``Content-Disposition`` and ``Cache-Control``;
         other names become metadata of the user. If a write fails, or the stream is dropped without closing, no object

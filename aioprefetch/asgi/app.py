@@ -53,7 +53,7 @@ from aioprefetch.errors import (
     is_bucket_missing,
 )
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import checked_operator, with_own_hold
+from aioprefetch.operator.shared import checked_operator, clone_with_hold
 from aioprefetch.options import Seconds
 from aioprefetch.ranges import ByteCount, Range, bytes_at_least, total_length
 from aioprefetch.runtime.events import logger
@@ -117,7 +117,7 @@ class RangeApp:
     send_seconds
         A client that takes less than 64 KiB in this time is sent away.
     memory_share
-        The part of ``memory_bytes`` that bodies hold at most, those of other applications with this share among them.
+        The part of ``memory_bytes`` that bodies hold at most, other applications with this share included.
     headers
         Fields of every response, such as ``{"Content-Security-Policy": "sandbox"}``; ``None`` leaves out ``nosniff``.
     """
@@ -139,7 +139,7 @@ class RangeApp:
                 f"prefix is the directory in the store, not a path of URLs: {prefix!r} must not begin with /",
                 operation="serve",
             )
-        self._operator = with_own_hold(operator)
+        self._operator = clone_with_hold(operator)
         self._prefix = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
         self._cache_control = _checked_header("cache_control", cache_control)
         self._chunk_bytes = bytes_at_least(1, chunk_bytes, "chunk_bytes", operation="serve", path="")
@@ -226,7 +226,7 @@ class RangeApp:
             await response.send(send, cache_control=self._cache_control)
 
     def _key(self, scope: MutableMapping[str, Any]) -> str:
-        """The key of a request. The path is decoded already, and may or may not begin with that of the mount."""
+        """The key of a request. The path is decoded already, and may or may not begin with the mount's path."""
         path: str = scope["path"]
         root = str(scope.get("root_path", "")).rstrip("/")
         if root and (path == root or path.startswith(f"{root}/")):
@@ -403,7 +403,7 @@ def _checked_headers(headers: Mapping[str, str | None] | None) -> list[tuple[byt
 
 
 def _headers_of(scope: MutableMapping[str, Any]) -> dict[str, str]:
-    """The fields of a request by their names in lower case; those that come several times are one list."""
+    """The fields of a request by their names in lower case; a repeated field is one list."""
     fields: dict[str, str] = {}
     for name, value in scope["headers"]:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")

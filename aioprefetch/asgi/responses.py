@@ -82,7 +82,7 @@ class ByteSpec:
 
 
 def parse_ranges(header: str | None) -> list[ByteSpec]:
-    """The ranges of a ``Range`` header; an empty list if there is none, or one that must be or may be ignored.
+    """The ranges of a ``Range`` header; empty without a header, or if it may be ignored.
 
     Ignored are another unit, a syntax error, more than ``PARTS_MAX`` ranges: the response is then the whole object.
     """
@@ -274,7 +274,7 @@ class Rest:
         self._chunk_bytes = chunk_bytes
 
     async def send(self, send: Send, first: memoryview, start: int, end: int) -> None:
-        """Send ``[start, end)``, of which ``first`` is in memory."""
+        """Send ``[start, end)``; its beginning, ``first``, is in memory."""
         chunks = read_ahead(self._file, first, start, end, chunk_bytes=self._chunk_bytes)
         del first
         async with contextlib.aclosing(chunks):
@@ -284,7 +284,7 @@ class Rest:
 
 
 class Response:
-    """A head and a body, of which the first bytes are in memory."""
+    """A head and a body whose first bytes are in memory."""
 
     def __init__(
         self,
@@ -309,7 +309,7 @@ class Response:
         """The type that was stored with the object, or that its name suggests."""
         stored = self.found.content_type
         if stored in (None, "", _TYPE_OF_S3):
-            # With a coding it is that of what a client gets after it has undone the coding.
+            # With a coding it describes what a client has after decoding.
             stored = content_type_of(self.path, is_unpacked=self.found.coding is not None)
             stored = stored or "application/octet-stream"
         return _on_one_line(stored)
@@ -365,7 +365,7 @@ class Parts(Response):
         self._pieces.append(f"\r\n--{self._boundary}--\r\n".encode())
 
     def headers(self) -> dict[str, str]:
-        """The fields of a body in parts, each of which has its range and type."""
+        """The fields of a body in parts, where each part has its range and type."""
         return {
             "content-type": f"multipart/byteranges; boundary={self._boundary}",
             "content-length": str(sum(map(len, self._pieces))),

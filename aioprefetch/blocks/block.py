@@ -44,7 +44,7 @@ NO_MARK = 1 << 63
 
 
 class Segment:
-    """Bytes ``[start, end)`` of an object, of which the first ``filled`` have arrived.
+    """Bytes ``[start, end)`` of an object; the first ``filled`` have arrived.
 
     For the windows it keeps the run of reads in it: ``next`` is the end of the last read, ``run_bytes`` the bytes that
     were read in order up to there, and ``mark_bytes`` the length of the run at which the reader is notified.

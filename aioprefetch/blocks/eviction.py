@@ -5,7 +5,7 @@ furthest from a cursor first, and at equal distance the one used longest ago. A 
 distance 0, because it is about to be read. Blocks with bytes still to be read go last.
 
 With many blocks in memory it would take too long to put them in order for each reservation. So every part that arrives
-joins a queue. A few parts at its front are looked at whenever another one arrives: those that were read to their end,
+joins a queue. A few parts at its front are looked at whenever another one arrives: parts that were read to their end,
 or were not read for long, become **spent**. Beyond ``ORDERED_PARTS`` parts the spent ones go in the order of that
 queue. The bytes that are spent also tell how much memory is spare, without a look at each block.
 """
@@ -45,7 +45,7 @@ ORDERED_PARTS = 256
 # Parts that are gone leave the queues when memory is needed, or beyond this many parts with as many again as are there.
 _PARTS_KEPT = 64
 
-# The parts to look at for each one that arrives. Those that have become spent, or are gone, do not count.
+# The parts to look at for each arriving one. Parts that are spent or gone do not count.
 _LOOKS = 2
 # And those to look at where memory is needed and nothing is spent.
 _LOOKS_FOR_SPENT = 32
@@ -53,7 +53,7 @@ _LOOKS_FOR_SPENT = 32
 
 # A segment by its file and start, because the queue must not keep its memory.
 _Arrived = tuple[BlockFile, int]
-# One that is spent, with the last use of its block before it became so.
+# A spent part, with the last use of its block before.
 _Spent = tuple[BlockFile, int, int]
 
 
@@ -125,7 +125,7 @@ class Eviction:
         """Drop the blocks before ``stop`` that were read once and in order, so that the next ones get their memory.
 
         Reads of one reader may end in another order than they began: blocks that were not read to their end stay, and
-        those behind the first request that a read waits for. So do blocks of which a reader skips most: it may come
+        the parts behind the first request that a read waits for. So do blocks that a reader mostly skips: it may come
         back for the rest. The first and the last block of the object stay too, and what lies ahead of a cursor. With a
         cache on disk a block goes after it was written.
         """
@@ -210,7 +210,7 @@ class Eviction:
         return used_bytes - budget.used_bytes
 
     def _reclaim_in_turn(self, need_bytes: int, lane: Lane, writer: WriteBehind | None) -> int:
-        """Evict parts in the order of the queue: spent ones, and for demand then those that arrived first."""
+        """Evict parts in the order of the queue: spent ones, and for demand then by their arrival."""
         freed = self._drop_spent(need_bytes, of_footer=False, writer=writer)
         if freed < need_bytes:
             self._look(_LOOKS_FOR_SPENT)
@@ -250,7 +250,7 @@ class Eviction:
     def _drop_spent(
         self, need_bytes: int, *, of_footer: bool, writer: WriteBehind | None = None, is_of_several: bool = False
     ) -> int:
-        """Evict spent parts as far as needed, those that became so first; returns the bytes freed.
+        """Evict as many spent parts as needed, in the order in which they became so; returns the bytes freed.
 
         With ``is_of_several`` only parts of blocks that have others.
         """
@@ -280,7 +280,7 @@ class Eviction:
         self._arrived.append((file, segment.start))
 
     def _drop_first(self, need_bytes: int, writer: WriteBehind | None) -> int:
-        """Evict parts that are still to be read, those that arrived first; returns the bytes freed."""
+        """Evict parts that are still to be read, in the order of their arrival; returns the bytes freed."""
         arrived = self._arrived
         freed = 0
         for _ in range(len(arrived)):
@@ -347,7 +347,7 @@ class Eviction:
         return found
 
     def _add_evictable(self, found: list[Candidate], file: BlockFile, fresh_from: int, *, is_demand: bool) -> None:
-        """Add those of one file, in one pass over its segments: memory that is short is looked through often."""
+        """Add the segments of one file, in one pass over its segments: memory that is short is looked through often."""
         block_bytes, size = file.grid.block_bytes, file.size
         cursors: list[int] = []
         passed, is_anywhere = size, False

@@ -200,7 +200,7 @@ class Fetch(Sink):
 
     @property
     def left_bytes(self) -> int:
-        """The bytes of the response that have not arrived, without a head those of the request."""
+        """The bytes of the response that have not arrived, without a head of the request."""
         return (self.end - self.start if self.head is None else self.head.size) - self.received
 
     @property
@@ -452,7 +452,7 @@ class Fetch(Sink):
 
 
 def counters_of(runtime: Runtime, segment: Segment) -> Counters:
-    """The counters for the events of a segment: those of the reader that it was fetched for, as long as it exists."""
+    """The counters for the events of a segment: of the reader that it was fetched for, as long as it exists."""
     return runtime.ledger.of(None if segment.account is None else segment.account())
 
 

@@ -32,7 +32,7 @@ class ReaderPosition:
 
     Its ``position`` in bytes (``None`` while it only reads at offsets), and the positions of its ``runs``.
     ``keeps_behind``: the blocks behind its runs stay, because it went back once, or because the caller asked for it.
-    ``waits`` are those of its reads for requests: such a read is not past the bytes that it waits for. ``reference``
+    ``waits`` counts its waiting reads: such a read is not past the bytes that it waits for. ``reference``
     stands for it while it has a file open.
     """
 
@@ -160,7 +160,7 @@ class BlockFile:
         self._fetch_starts: tuple[int, ...] = ()  # which are these.
         self._fetch_bytes_max = 0
         self.facts: tuple[float, object] | None = None
-        self.head: ReadHead | None = None  # That of a response of this version, once there was one.
+        self.head: ReadHead | None = None  # Of the first response of this version.
         self.evicted_unread_bytes = 0
         self.footer_start = size  # Blocks from here on are evicted last.
         # Weakly, so that a reader that was dropped without closing does not keep the file open. A dictionary, because
@@ -354,7 +354,7 @@ class BlockFile:
     def start_fetch(
         self, start: int, end: int, source: FetchSource, *, lane: Lane, account: Account | None = None
     ) -> Fetch:
-        """Start a request for ``[start, end)``, none of which may be resident or in flight.
+        """Start a request for ``[start, end)``; no byte of it may be resident or in flight.
 
         ``source`` sends it, may cancel it by ``cancel_prefetches``, and checks its response. It is counted for
         ``account``.

@@ -48,7 +48,7 @@ def decode_object(data: bytes | bytearray) -> ReadHead:
 
 
 T = TypeVar("T")
-# The key of a block of a file, ``None`` for one that does not belong on the disk.
+# The key of a block of a file, ``None`` if it does not belong on the disk.
 KeyOf = Callable[[BlockFile, int], EntryKey | None]
 
 
@@ -180,7 +180,7 @@ class HostClaims:
         self._waiting.clear()
 
     def ended(self, fetch: Fetch) -> None:
-        """A fetch has ended: give up its claims, but for those of entries that will be written."""
+        """A fetch has ended: give up its claims, except on entries that will be written."""
         names = self._claimed.pop(fetch, [])
         if (facts := self._facts.pop(fetch, None)) is not None:
             names.append(facts.name)

@@ -33,19 +33,20 @@ DISK_LOOKS_MAX = 1000
 class BlockStore:
     """All files with resident blocks, and the budget they share.
 
-    ``fetches`` counts the requests so far, ``in_flight`` those that have not ended.
+    ``fetches`` counts the requests so far, ``in_flight`` the unfinished ones.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
+        # Readers of one version, in blocks of one size, share a file; the newest is for readers that name no version.
         self.files: dict[Hashable, BlockFile] = {}
         self._newest: dict[Hashable, BlockFile] = {}
         # Weakly, so that a reader that was dropped without closing does not count for ever.
         self.readers: set[ref[ReaderPosition]] = set()
-        self.tick = 0
+        self.tick = 0  # Counts uses, so that blocks can be ordered by their last one without a clock.
         self.fetches = self.in_flight = 0
-        self.line = LineRate()
-        self.spent_bytes = 0
+        self.line = LineRate()  # As measured: it decides how much a small read may bring along.
+        self.spent_bytes = 0  # Bytes that were read to their end: memory that a miss may count on.
         self.eviction = eviction = Eviction(self)
         self.arrived = eviction.arrived
         self.disk = None if runtime.options.disk_cache is None else self._open_disk()
@@ -87,7 +88,7 @@ class BlockStore:
         label: str = "",
         is_current: bool = True,
     ) -> BlockFile:
-        """The file of one version of the object ``name`` (namespace and path); a new one if there is none.
+        """The file of one version of the object ``name`` (namespace and path), made at its first use.
 
         ``label`` is its name in events. ``is_current``: size and version come from a response and make it ``newest``;
         values that a caller merely declared do not.

@@ -3,7 +3,7 @@
 Either what was **fetched**, as soon as all of a block is there; or what will be **evicted**: once half of the memory is
 taken, the blocks that would go next. They wait in one queue, stay resident meanwhile, and when they must go they go
 without loss. An eviction may wait a little for a block that is not written yet. When the disk is slower than the store,
-blocks are dropped unwritten: a disk holds no memory but that of the block that is being written.
+blocks are dropped unwritten: a disk holds no memory but for the block that is being written.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Write:
 class WriteBehind:
     """The blocks that are to be written. Everything here runs on the runtime's loop.
 
-    ``writing_bytes`` are those of all. ``release`` gives up the claims of those that are not written, after all.
+    ``writing_bytes`` is their sum. ``release`` gives up the claims of blocks that are not written.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ LISTED_MAX = 100
 class ObjectBytes(NamedTuple):
     """The bytes of an object at one moment. Ranges are ``(start, end)``, and may overlap.
 
-    ``memory`` are in memory, of which ``unread`` were fetched ahead and not read yet; ``requested`` are in flight;
+    ``memory`` are in memory; ``unread`` of them were fetched ahead and not read yet; ``requested`` are in flight;
     ``disk`` are in files of the cache. ``size`` and ``cursor`` are ``None`` where they are not known.
     """
 

@@ -1,6 +1,6 @@
 """Tables for a notebook: counts with their units (as text too), the entries of a listing, the recipe of an operator.
 
-They are put together from pieces of HTML and SVG: escaped texts, tables, frames. Colours are those of the notebook's
+They are put together from pieces of HTML and SVG: escaped texts, tables, frames. Colours come from the notebook's
 theme, light or dark.
 """
 
@@ -168,7 +168,7 @@ _BYTES = frozenset({"stream_read_active_memory_in_use"})
 class Counts(NamedTuple):
     """Counts by name, what the names mean, and which of them are durations (with ``.mean`` and so on) and gauges.
 
-    ``is_difference``: counts between two moments, of which the shortest and the longest duration are not known.
+    ``is_difference``: counts between two moments: the shortest and the longest duration are not known then.
     """
 
     counts: Mapping[str, int]
@@ -231,7 +231,7 @@ def _group_of(name: str, gauges: Collection[str]) -> str:
 
 
 def _times(name: str, shown: Counts) -> str:
-    """The failures and the durations of those that ended well."""
+    """The failures, and the durations of successes."""
     failures, mean, longest = (shown.counts.get(f"{name}.{part}", 0) for part in ("failures", "mean", "max"))
     parts = [f"{count_text(failures)} failed"] if failures else []
     if mean or longest:

@@ -65,11 +65,11 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     Parameters
     ----------
     op
-        The operator of which the paths are keys: ``AioPrefetchFileSystem(op).open("dir/key")``; also a URL, with the
+        The operator whose keys are the paths: ``AioPrefetchFileSystem(op).open("dir/key")``; also a URL, with the
         options of its store beside it. Without it the file system is one of a scheme (``aioprefetch+s3``, ...), whose
         paths begin with the bucket.
     use_listings_cache
-        Keep listings. Writes through this file system drop those that they change, and so does ``invalidate_cache``.
+        Keep listings. Writes through this file system drop what they change, and so does ``invalidate_cache``.
     listings_expiry_time
         The seconds for which a listing is kept, 30 by default; ``None`` is for ever, as in s3fs.
     max_paths
@@ -140,7 +140,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
 
     @property
     def loop(self) -> Any:
-        """The loop of the verbs that block: that of ``aioprefetch.sync`` in this process, after a fork too."""
+        """The loop of the verbs that block: the loop of ``aioprefetch.sync`` in this process, after a fork too."""
         if self.asynchronous:
             return None
         return self._given_loop or loop_thread().loop
@@ -188,11 +188,11 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         return f"{self.scheme}://{name}", key, f"{name}/"
 
     def place_of(self, path: str) -> Place:
-        """The store and the key of a path. Raises ``InvalidArgument`` for one that names no store."""
+        """The store and the key of a path. Raises ``InvalidArgument`` if it names no store."""
         return self._stores.place_of(self._strip_protocol(path))
 
     def invalidate_cache(self, path: str | None = None) -> None:
-        """Believe no listing any more; with ``path`` those of it, of what is below it, and of the directories above."""
+        """Believe no listing any more; with ``path`` for it, what is below it, and the directories above."""
         self._tree.forget(self._strip_protocol(path or ""))
 
     @contextmanager
@@ -315,7 +315,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         on_error: str = "return",
         **options: Any,
     ) -> list[Any]:
-        """The bytes of ranges of several objects, those of one object in as few requests as they take.
+        """The bytes of ranges of several objects, in as few requests for each object as they take.
 
         Ranges at most ``max_gap`` bytes apart share one; by default it is ``gap_bytes`` of ``Operator.read_ranges``.
         """
@@ -384,11 +384,11 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     ) -> Any:
         """A file of bytes (``rb``, ``wb``, ``xb``, ``ab``) or of text (``r``, ``w``, ``x``, ``a``).
 
-        No request is sent yet, but with ``check_on_open`` the first one of ``rb``, for ``x`` one that looks, and for
-        ``a`` those that read the object: it is written again with what is appended, unless another writer was faster.
+        No request is sent yet, but with ``check_on_open`` the first one of ``rb``, for ``x`` a look, and for
+        ``a`` requests that read the object: it is written again with the addition, unless another writer was faster.
         What is written appears when the file is closed, whole, in a transaction at its end; a ``with`` block that fails
         changes nothing, with ``compression`` and in text too. ``compression`` is a name of fsspec's, or ``infer``; text
-        is UTF-8 without an ``encoding``. ``options`` are those of ``Operator.reader``, or of a write.
+        is UTF-8 without an ``encoding``. ``options`` as for ``Operator.reader``, or for a write.
         """
         checked = opening.FileMode(mode, path=path)
         path = loop_thread().run(name_of(self, path)) if checked.kind == "r" else self._strip_protocol(path)
@@ -413,7 +413,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         return opening.opened(self, path, opening.FileMode(mode, path=path), self._settings, options, **how)
 
     async def open_async(self, path: str, mode: str = "rb", **options: Any) -> Any:
-        """A file of bytes of which ``read`` or ``write``, and ``close``, are awaited."""
+        """A file of bytes whose ``read`` or ``write``, and ``close``, are awaited."""
         checked = Mode(mode, path=path)
         payer = opening.payer(self, options)
         place = await payer._versioned(path, None) if checked.kind == "r" else payer.place_of(path)
@@ -436,7 +436,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     ) -> None:
         place, value = self.place_of(path), value if data is None else data
         chosen = self._writing(mode, options)
-        if path.endswith("/") and not place.has_directories:  # A marker, of which nothing but its name is kept.
+        if path.endswith("/") and not place.has_directories:  # A marker: nothing but its name is kept.
             place = place._replace(key=place.directory)
         if mode == "create":
             await self._refuse_existing(path)

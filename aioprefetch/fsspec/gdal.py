@@ -17,14 +17,14 @@ class GdalOpener:
         return getattr(self._fs, name)
 
     def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
-        """A file to read. ``NotFound`` where there is none, ``Unsupported`` for other modes."""
+        """A file to read. ``NotFound`` if it does not exist, ``Unsupported`` for other modes."""
         if not mode.startswith("r"):
             why = "GDAL seeks as it writes: write to a rasterio.MemoryFile, and pipe its bytes"
             raise Unsupported(why, operation="open", path=path)
         return self._fs.open(path, f"{mode.rstrip('bt')}b", check_on_open=True, **options)
 
     def size(self, path: str) -> Any:
-        """The size. rasterio asks for that of ``test`` first, which is the name of a bucket at most."""
+        """The size. rasterio asks for the size of ``test`` first, at most the name of a bucket."""
         try:
             return self._fs.size(path)
         except Error as error:

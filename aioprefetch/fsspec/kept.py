@@ -40,7 +40,7 @@ def asking() -> Iterator[None]:
 
 
 class Listing(list[Info]):
-    """The entries of one directory, found by their names, of which an object and a directory may have the same."""
+    """The entries of one directory, found by their names; an object and a directory may share one."""
 
     def __init__(self, entries: Iterable[Info]) -> None:
         super().__init__(entries)
@@ -106,7 +106,7 @@ class Kept(Mapping[str, Listing]):
                 self._make_room()
 
     def forget(self, path: str, *above: str) -> None:
-        """Believe nothing of which ``path``, or what is below it, is a part; below ``""`` is everything."""
+        """Drop all that contains ``path``, or what is below it; below ``""`` is everything."""
         with self._lock:
             self.alone.clear()
             self._changed_at = self._changed[path] = monotonic()

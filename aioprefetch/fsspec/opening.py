@@ -1,7 +1,7 @@
-"""Files as fsspec's callers open them: to read, in pickles too; to write, of which a failing block leaves nothing.
+"""Files as fsspec's callers open them: to read, in pickles too; to write, where a failing block leaves nothing.
 
 fsspec wraps files in ``io.TextIOWrapper`` and in its codecs, and closes these: what a block that failed has written
-would appear. Here they are those of ``aioprefetch.sync.codecs``, which discard.
+would appear. Here ``aioprefetch.sync.codecs`` are used, which discard.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CLOSES_BLINDLY = frozenset(
         ("pyarrow.parquet.core", "ParquetWriter.__exit__"),
     }
 )
-# The calls between such an ``__exit__`` and the ``close`` of the file: theirs, and those of text and compression.
+# The calls between such an ``__exit__`` and the ``close`` of the file: theirs, and the calls of text and compression.
 CALLS_BETWEEN_MAX = 12
 
 
@@ -215,7 +215,7 @@ class WriteFile(SyncWriteFile):
 
 
 def _failure_of_block() -> BaseException | None:
-    """The error by which a ``with`` block is left whose end closes the file blindly, ``None`` if there is none."""
+    """The error by which a ``with`` block is left whose end closes the file blindly, or ``None``."""
     if sys.exception() is None:
         return None
     frame = sys._getframe(1)
@@ -244,7 +244,7 @@ class WholeTransaction(Transaction):  # type: ignore[misc]  # fsspec has no type
         self.fs._intrans, self.fs._transaction, self.fs, self.files = False, None, None, deque()
         with ExitStack() as ending:
             for file in files:
-                ending.callback(file.discard)  # Without effect on one that has appeared.
+                ending.callback(file.discard)  # Without effect once the object has appeared.
             for file in files if commit else ():
                 file.commit()
 
@@ -326,9 +326,9 @@ class AsyncReadFile:
 
 # --- modes and options ------------------------------------------------------------------------------------------------
 
-# Codecs of fsspec that are those of ``DecompressedFile``, which buffers and closes what is below it.
+# Codecs of fsspec for which ``DecompressedFile`` stands in: it buffers and closes what is below it.
 _BUFFERED = {"gzip": "gzip", "bz2": "bz2", "xz": "xz", "lzma": "xz"}
-# The bytes of an object that are read at once to be written again before those that are appended.
+# The bytes of an object that are read at once, to be written again before the appended ones.
 APPEND_BYTES = 8 << 20
 TEXT_OPTIONS = ("encoding", "errors", "newline")
 # Options of fsspec's files, and of s3fs's uploads, that say nothing about a write.
@@ -356,7 +356,7 @@ class FileMode(Mode):
 
 
 def payer(fs: Any, options: Mapping[str, Any]) -> Any:
-    """The file system of an ``open``: this one, or with another ``requester_pays`` that of such requests."""
+    """The file system of an ``open``: this one, or one with another ``requester_pays``."""
     pays = options.get("requester_pays")
     if pays is None or bool(pays) is bool(fs._settings.store.get("request_payer")):
         return fs
@@ -485,7 +485,7 @@ def reading_options(
     block_size: int | None,
     version_id: str | None,
 ) -> dict[str, Any]:
-    """The options of a reader, from those of ``open`` and of the file system."""
+    """The options of a reader, from ``open`` and the file system."""
     names = {name: value for name, value in options.items() if value is not None}
     for name in ("requester_pays", "check_on_open"):
         names.pop(name, None)
@@ -496,7 +496,7 @@ def reading_options(
 
 
 def writing_options(settings: Settings, mode: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a write, from those of a verb and of the file system. ``mode`` is ``overwrite`` or ``create``."""
+    """The options of a write, from the verb and the file system. ``mode`` is ``overwrite`` or ``create``."""
     taken = {name: value for name, value in options.items() if name not in _NOT_OF_WRITES}
     chosen = write_options(taken, settings)
     if mode == "create":
@@ -507,7 +507,7 @@ def writing_options(settings: Settings, mode: str, options: Mapping[str, Any]) -
 
 
 def copying_options(settings: Settings, options: Mapping[str, Any], *, preserve_etag: bool | None) -> dict[str, Any]:
-    """The options of a copy: how the store keeps it. Its description is that of its source."""
+    """The options of a copy: how the store keeps it. Its description comes from its source."""
     if preserve_etag:
         raise Unsupported("the store chooses the ETag of a copy: leave preserve_etag= out", operation="copy")
     return write_options(options, settings, allowed=PLACEMENT, of="a copy")

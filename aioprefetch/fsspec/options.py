@@ -4,7 +4,7 @@ Each word becomes an option of an operator, of a reader, or of a write, or it me
 for which there is nothing here is ``ConfigInvalid``, with the option that does it, if there is one.
 
 fsspec keeps instances by a digest of the text of their arguments. Text is not enough here: an operator's names no
-principal, and without keys in the arguments the principal is that of the environment, which may change. So what a
+principal, and without keys in the arguments the principal comes from the environment, which may change. So what a
 store and a principal are *now* is a part of the digest.
 """
 
@@ -30,7 +30,7 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.operator.from_uri import store_options, unknown_option
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import family_key, is_reference, operator_of, reference_of, shared_twin
+from aioprefetch.operator.shared import family_key, is_reference, operator_of, reference_of, shared_copy
 from aioprefetch.options import Option, invalid
 from aioprefetch.options.words import WRITE_ROWS
 from aioprefetch.ranges import at_least
@@ -55,7 +55,7 @@ Meaning = str | Mapping[str, Any] | Callable[[Any], Mapping[str, Any] | None]
 
 
 def _so(*values: Any) -> Meaning:
-    """The meaning of a word for what is so here in any case: with these values, or with any if there are none."""
+    """The meaning of a word for what is so here in any case: with these values, or with any value."""
     return lambda value: {} if not values or value in values else None
 
 
@@ -98,7 +98,7 @@ _S3_CONFIG: Mapping[str, Meaning] = {
         str(when)
     ),
 }
-# Those of aiohttp for sessions and requests. URLs are sent as they are given, and no page is searched for links.
+# Options of aiohttp for sessions and requests. URLs are sent as they are given, and no page is searched for links.
 _AIOHTTP: Mapping[str, Meaning] = {
     **dict.fromkeys(("encoded", "requote_redirect_url", "simple_links", "same_scheme", "size_policy"), _so()),
     "ssl": _so(True),
@@ -126,7 +126,7 @@ _NESTED = ("client_kwargs", "config_kwargs", "s3_additional_kwargs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The options of one file system: those of its operators, of the files it opens, and of its writes."""
+    """The options of one file system: for its operators, for the files it opens, and for its writes."""
 
     store: dict[str, Any]
     reader: Mapping[str, Any]
@@ -186,7 +186,7 @@ def _provider(value: Any) -> Any:
 
 
 def _auth(value: Any) -> Any:
-    """A token as a secret, or a user, who is none, and a password: as a pair or as aiohttp's ``BasicAuth``."""
+    """A token as a secret, or a user in the clear and a password: as a pair or as aiohttp's ``BasicAuth``."""
     pair = value[:2] if hasattr(value, "login") and hasattr(value, "password") else value
     return (pair[0], _hidden(pair[1])) if isinstance(pair, list | tuple) and len(pair) == 2 else _hidden(value)
 
@@ -225,7 +225,7 @@ def settings_of(scheme: str, words: Mapping[str, Any]) -> Settings:
     elif scheme == "file":
         names.setdefault("follow_symlinks", True)  # Their root holds all that a link may lead to.
     elif scheme == "gs" and names.get("token") == "anon":
-        names.pop("access", None)  # A token has it, and there is none.
+        names.pop("access", None)  # A token has it; there is no token.
     reader = reader_options(names)
     write = {} if scheme else {name: names.pop(name) for name in tuple(names) if name in _OF_OBJECTS}
     settings = Settings(store={}, reader=reader, write=write, is_lenient=scheme == "s3", **own)
@@ -300,7 +300,7 @@ def _gs_token(token: Any) -> Mapping[str, Any]:
 
 
 def _with_one_set_of_headers(names: dict[str, Any]) -> dict[str, Any]:
-    """The words with the headers of aiohttp's session among those of its requests."""
+    """The words, with the headers of aiohttp's session merged into its requests."""
     session = dict(names.pop("client_kwargs", None) or {})
     given = [headers for headers in (session.pop("headers", None), names.pop("headers", None)) if headers]
     if all(isinstance(headers, Mapping) for headers in given):
@@ -321,7 +321,7 @@ def check_no_option_left(names: Mapping[str, Any], settings: Settings) -> None:
 
 
 def reader_options(names: dict[str, Any], *, block_size: Any = None) -> dict[str, Any]:
-    """Take the options of files out of ``names``: fsspec's words, and those of ``Operator.reader``."""
+    """Take the options of files out of ``names``: fsspec's words, and the words of ``Operator.reader``."""
     taken = {name: names.pop(name) for name in tuple(names) if name in READER_OPTIONS - {"block_bytes"}}
     # The last one is dask's, which opens files with it.
     for word in ("default_cache_type", "cache_type", "default_cache"):
@@ -349,7 +349,7 @@ def write_options(
     allowed: Collection[str] = _WRITE_OPTIONS,
     of: str = "a write",
 ) -> dict[str, Any]:
-    """The options of a write by our names or by S3's parameters, over those of the file system."""
+    """The options of a write, by our names or S3's; they override the file system's."""
     taken, strays = dict(settings.write), list[str]()
     for name, value in names.items():
         found = _meant(_CALLS.get(name, name), value)
@@ -435,7 +435,7 @@ def operator_from(op: Any, options: dict[str, Any]) -> Operator:
         options |= {"version_aware": settings.version_aware, "check_on_open": settings.check_on_open}
         operator = Operator.from_uri(op, **settings.store)
         key = family_key(operator.service, operator.layers, operator.options)
-        return operator if key is None else _of_urls.setdefault(key, shared_twin(operator) or operator)
+        return operator if key is None else _of_urls.setdefault(key, shared_copy(operator) or operator)
     raise invalid(f"op must be an Operator, or a URL such as s3://bucket/prefix, not {type(op).__name__}")
 
 

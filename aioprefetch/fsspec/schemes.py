@@ -54,7 +54,7 @@ class S3FileSystem(AioPrefetchFileSystem):
         return [{"Key": each.path, "UploadId": each.upload_id, "Initiated": each.started} async for each in found]
 
     async def _clear_multipart_uploads(self, bucket: str) -> None:
-        """Abort the uploads in a bucket, also those that are being written."""
+        """Abort the uploads in a bucket, unfinished writes included."""
         await self.place_of(bucket).operator.abort_uploads()
 
     async def _is_bucket_versioned(self, bucket: str) -> bool:
@@ -150,9 +150,9 @@ def register(*protocols: str) -> None:
     Without protocols: ``aioprefetch+s3`` and the others that begin with our name. Where the package is installed fsspec
     finds these by itself; where it only stands on the path it does not.
 
-    Workers of dask that get URLs need the call too; those that get file systems or open files need not.
+    Workers of dask that get URLs need the call too; workers that get file systems or open files do not.
     File systems that exist already stay what they are. ``ConfigInvalid`` for a protocol that we do not serve,
-    ``InvalidType`` for what is none.
+    ``InvalidType`` for anything else.
     """
     for protocol in protocols:
         if not isinstance(protocol, str):

@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
     @property
     def directory(self) -> str:
-        """The key as that of a directory."""
+        """The key of a directory, with its slash."""
         return directory_of(self.key)
 
     def error(self, kind: type[Error], what: str, operation: str, path: str) -> Error:
@@ -61,9 +61,9 @@ class Place(NamedTuple):
 
 
 class Stores:
-    """The operators of one file system: the one that it is over, or one for each store that a path has named.
+    """The operators of one file system: its own, or one for each store that a path has named.
 
-    Those of a URL share their runtimes with all operators of the same options and principal in the process.
+    Operators of a URL share their runtimes with all operators of the same options and principal in the process.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Stores:
         self._operators: OrderedDict[str, Operator] = OrderedDict()
 
     def place_of(self, path: str) -> Place:
-        """The store and the key of a stripped path. Raises ``InvalidArgument`` for one that names no store."""
+        """The store and the key of a stripped path. Raises ``InvalidArgument`` if it names no store."""
         store, key, base = ("", path, "") if self.only is not None else self._split(path)
         version = None
         if self._version_aware:
@@ -95,7 +95,7 @@ class Stores:
         return names
 
     async def remove(self, objects: Iterable[str], directories: Iterable[str] = ()) -> None:
-        """Delete objects, and then directories, of which the root of a store stays, by requests for many.
+        """Delete objects, and then directories, by requests for many. The root of a store stays.
 
         Where directories come and go with what is in them, these are their markers.
         """
@@ -205,7 +205,7 @@ ABSENT = (NotFound, IsADirectory, NotADirectory)
 class Tree:
     """The entries at a path and below it. Paths are stripped; ``""`` without a store is the root of all stores.
 
-    Listings are kept in ``kept``: an entry is found in that of its directory, and what is not there is not looked for,
+    Listings are kept in ``kept``: an entry is found in its directory's listing, and not looked for if missing there,
     until it expires or ``forget`` drops it. ``stores`` lists the stores below the root.
     """
 
@@ -223,7 +223,7 @@ class Tree:
         self._stores = stores
 
     def forget(self, path: str) -> None:
-        """Believe no listing of which ``path``, or what is below it, is a part."""
+        """Drop all listings that contain ``path``, or what is below it."""
         is_in_root = self._root is None or "/" not in path  # Otherwise that is the list of stores.
         self._kept.forget(path, "/", *([""] if is_in_root else []))
 
@@ -235,7 +235,7 @@ class Tree:
             return dict(info)
         if path in self._kept:  # Which says that there is a directory, and nothing of an object of the same name.
             return None
-        if listing is not None and parent != self._root:  # There are stores that are not listed: those of others.
+        if listing is not None and parent != self._root:  # Stores of other accounts are not listed.
             raise self._place_of(path).missing("info", path, "there is no such object in the listing of its directory")
         return None
 
@@ -324,7 +324,7 @@ class Tree:
         return True
 
     async def entries(self, path: str, *, refresh: bool = False) -> Listing:
-        """The entries of a directory, or that of an object alone. Raises ``NotFound``."""
+        """The entries of a directory, or the one entry of an object. Raises ``NotFound``."""
         listing: Listing | None = None if refresh else self._kept.get(path)
         if listing is not None:
             return listing

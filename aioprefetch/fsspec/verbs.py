@@ -2,7 +2,7 @@
 
 **Verbs that block** do it on our loop thread. fsspec waits in ``fsspec.asyn.sync``: an interrupt (Ctrl-C) leaves the
 work running there, and a ``TimedOut`` comes out as another error. Here the work is cancelled before the interrupt is
-raised, and errors are those of the verbs.
+raised, and the verbs' own errors are.
 
 **Verbs of many objects** end with all of their work. fsspec runs such a verb as a task for each object. If the verb is
 cancelled, these tasks would go on: requests without a caller, objects that appear after an interrupt. Here the tasks of
@@ -88,7 +88,7 @@ def blocking(verb: Callable[..., Coroutine[Any, Any, Any]], fs: Any = None) -> C
 
 
 def mirror(fs: Any) -> None:
-    """Give a file system the verbs that block: those that fsspec would give it, each by ``blocking``."""
+    """Give a file system the blocking verbs that fsspec would give it, each by ``blocking``."""
     before = set(vars(fs))
     mirror_sync_methods(fs)
     for name in vars(fs).keys() - before:
@@ -103,8 +103,8 @@ def mirror(fs: Any) -> None:
 class Scope:
     """The tasks of one verb of many, and what it knows for all of them.
 
-    ``directories`` are those that the store has just listed for it, and that no object has the name of; there is
-    something in those of ``holding``, which may share the name of an object. ``files`` are only objects.
+    ``directories`` were just listed by the store, and share no name with an object; there is
+    something in ``holding``, which may share the name of an object. ``files`` are only objects.
     Names that cannot be served are ``refused``, to be raised when the others are done.
     """
 
@@ -118,7 +118,7 @@ class Scope:
         self.refused: dict[str, Error] = {}
 
     async def end(self) -> None:
-        """Cancel the tasks, also those that have not begun, and wait until each has cleaned up."""
+        """Cancel the tasks, begun or not, and wait until each has cleaned up."""
         self.is_ended = True
         for task in self.tasks:
             task.cancel()
@@ -131,7 +131,7 @@ _scope: ContextVar[Scope | None] = ContextVar("aioprefetch_fsspec_scope", defaul
 
 @asynccontextmanager
 async def many() -> AsyncIterator[None]:
-    """A verb of many, ``asking``: if the block fails or is cancelled, so are the verbs of one that it has begun."""
+    """A verb of many, ``asking``: if the block fails or is cancelled, so are the single verbs that it has begun."""
     scope, above = Scope(), _scope.get()
     if above is not None:  # A part of that verb.
         scope.directories, scope.holding, scope.refused = above.directories, above.holding, above.refused
@@ -388,9 +388,9 @@ async def _known(identify: Identify, name: str) -> Identity | None:
 
 
 async def check_pairs(fs: Any, names: Sequence[str], targets: Any, reads: Identify, writes: Identify) -> None:
-    """Raise ``InvalidArgument`` before a run that would write two objects to one place, or over one that it reads.
+    """Raise ``InvalidArgument`` before a run that would write two objects to one place, or over its own source.
 
-    The names are of ``fs``. That of a directory alone, which is found above what is below it, reads nothing.
+    The names are of ``fs``. A directory alone, which is found above its content, reads nothing.
     """
     scope = _scope.get()
     left = scope.directories.union(scope.refused) if scope is not None else ()
@@ -510,7 +510,7 @@ async def move_objects(
 
 
 async def _move_directory(fs: Any, name: str, path: str) -> bool:
-    """Move a directory as ``Operator.move``; ``False`` if it is none, or goes elsewhere, or into itself."""
+    """Move a directory as ``Operator.move``; ``False`` if it is not a directory, or goes elsewhere, or into itself."""
     source, target = fs.place_of(name), fs.place_of(path)
     if source.operator is not target.operator or not source.key or not target.key or placement_in(fs._settings.write):
         return False

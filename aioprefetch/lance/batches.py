@@ -2,7 +2,7 @@
 
 **Order.** The distinct rows of a ``take`` are read in the order of the file. The first batch needs all of them, since
 its rows may lie anywhere. They are decoded once and stay in memory until the last batch is delivered. Batches with
-different dictionaries are merged here, because Arrow does not merge dictionaries with a null, which those of version
+different dictionaries are merged here, because Arrow does not merge dictionaries with a null, which those in version
 2.0 have.
 
 **Deleted rows.** Every range of rows costs time in every column, so single deleted rows all over a fragment would make
@@ -60,7 +60,7 @@ def make_projection(
     path: str,
     hidden: Sequence[Field] = (),
 ) -> Projection:
-    """The projection of a scan of a table with ``fields``, and with ``hidden`` ones that are there by name alone.
+    """The projection of a scan of a table with ``fields``, and with ``hidden`` ones, which only a name selects.
 
     Columns that only ``filters`` need are read and dropped.
     ``InvalidArgument`` for columns that the table does not have, and for filters that do not go with their types.

@@ -128,7 +128,7 @@ class LanceDataset:
     def scan(self, **options: Unpack[ScanOptions]) -> BatchScan:
         """The record batches of the dataset, fragment by fragment; a plain call without I/O.
 
-        Options and errors are those of ``aioprefetch.lance.scan``, without those of a version. Row numbers count the
+        Options and errors as for ``aioprefetch.lance.scan``, except for versions. Row numbers count the
         rows of all fragments without deleted ones. No batch spans two fragments, unless ``take`` asks for another
         order. A column is null for the rows of a fragment that lacks it.
         """
@@ -181,7 +181,7 @@ async def open_dataset(
     tag: str | None = None,
     branch: str | None = None,
 ) -> LanceDataset:
-    """The dataset in the directory ``path``: its latest version, or the one that ``version`` or ``tag`` names.
+    """The dataset in the directory ``path``: its latest version, or the one named by ``version`` or ``tag``.
 
     Costs one GET and, without both, one page of a listing. ``NotFound`` if the dataset or the version does not exist,
     ``Unsupported`` if it uses unknown features, ``UntrustedMetadata`` for a damaged manifest.
@@ -403,7 +403,7 @@ def _home(field: Field, fragment: Fragment) -> int | None:
 
 
 def placed(field: Field, columns: Mapping[int, int], file: LanceFile) -> Field:
-    """A field of the dataset with its columns and those of its children in a file."""
+    """A field of the dataset with its columns, and its children's, in a file."""
     if field.metadata.get("ARROW:extension:name") == b"lance.blob.v2":
         raise Unsupported(
             f"blob field {field.name!r} of version 2.2 is not supported: name the other columns", path=file.path

@@ -184,7 +184,7 @@ _ID_BYTES = 8
 _PLACE_BITS = 32
 _ID_MAX = (1 << 64) - 1
 
-# Fields of no file, whose numbers are none that Lance gives.
+# Fields of no file, with numbers that Lance does not give.
 ROW_ID = Field("_rowid", -2, "uint64", True, {}, (), pa.field("_rowid", pa.uint64()))
 ROW_ADDRESS = Field("_rowaddr", -3, "uint64", True, {}, (), pa.field("_rowaddr", pa.uint64()))
 ROW_FIELDS = (ROW_ID, ROW_ADDRESS)

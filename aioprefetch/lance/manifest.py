@@ -198,7 +198,7 @@ def parse_manifest(data: bytes | memoryview, base: Directory, path: str) -> Mani
 
 
 def committed_at(data: bytes | memoryview, path: str) -> datetime | None:
-    """The time of the commit that a manifest states, also one that ``parse_manifest`` refuses for its features."""
+    """The time of the commit that a manifest states, even if ``parse_manifest`` refuses its features."""
     return _committed(parse(_COMMIT, _message(data, path), path=path), path)
 
 

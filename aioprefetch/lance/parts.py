@@ -96,7 +96,7 @@ class TablePart:
 class TableScan:
     """The wanted rows and columns of a table. Its parts are opened in order, on demand.
 
-    ``rows`` is the number of distinct rows to read, ``order`` that of ``RowSelection``, and ``wanted_bytes`` the
+    ``rows`` is the number of distinct rows to read, ``order`` as in ``RowSelection``, and ``wanted_bytes`` the
     approximate size of these rows in the files, with all their columns.
     """
 
@@ -115,7 +115,7 @@ class BoundColumn(WrappedColumn):
         self._io = io
 
     def schedule_next(self, io: PageIo) -> Any:
-        """Schedule with the I/O of the column's file; ``io`` may be that of another file."""
+        """Schedule with the I/O of the column's file; ``io`` may belong to another file."""
         return self._inner.schedule_next(self._io)
 
 
@@ -213,7 +213,7 @@ class ScanRequest:
     def project(
         self, fields: Sequence[Field], metadata: Mapping[str, bytes] | None, path: str, *, hidden: Sequence[Field] = ()
     ) -> Projection:
-        """The columns to read of a table with ``fields``, and with ``hidden`` ones that are there by name alone."""
+        """The columns to read of a table with ``fields``, and with ``hidden`` ones, which only a name selects."""
         if self.blobs == "descriptions":
             fields = [with_descriptions(field) for field in fields]
         return make_projection(fields, self.columns, self.filters, metadata, path=path, hidden=hidden)

@@ -87,7 +87,7 @@ def scan(
         their order. Sorted, distinct numbers stream; for any other order all rows are held in memory.
     filters
         As in pyarrow: ``[(column, operator, value), ...]``, lists of these, or an Expression. Columns that only the
-        filters need are read, and left out of the result. They keep or drop rows of those that ``rows`` or ``take``
+        filters need are read, and left out of the result. They keep or drop rows that ``rows`` or ``take``
         name, which count all rows of the table; their order stays. No page is left out: all wanted rows are read.
     limit
         The first rows that match, and no more: then requests end. With 0 no data is requested.
@@ -370,11 +370,11 @@ async def plan(
     gap_bytes: ByteCount | None = None,
     request_bytes_max: ByteCount | None = None,
 ) -> Plan:
-    """The reads of ``scan`` with the same arguments, without those of metadata.
+    """The reads of ``scan`` with the same arguments, except for metadata.
 
     Useful to warm a cache or to show a scan. ``filters`` add the columns that they read, and leave out nothing.
 
-    Reads the metadata of the file, or of the files of the dataset that hold wanted rows. The requests are those of a
+    Reads the metadata of the file, or of the files of the dataset that hold wanted rows. The requests are as for a
     scan whose budget holds all of them. Raises as ``scan`` does. A cancelled call leaves nothing behind.
     """
     checked_operator(operator, "plan")

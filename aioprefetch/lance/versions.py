@@ -1,4 +1,4 @@
-"""The versions of a dataset: the paths of their manifests, and the one that a caller asks for by number, time or tag.
+"""The versions of a dataset: the paths of their manifests, and the version a caller asks for by number, time or tag.
 
 Two naming schemes are in use: the version, and the inverted version, 2^64 - 1 - version in 20 digits. With inverted
 names a listing in the order of keys begins with the latest version, so that one page of it suffices.
@@ -6,8 +6,8 @@ names a listing in the order of keys begins with the latest version, so that one
 A branch is a dataset of its own in ``tree/NAME``, whose manifests name the data files of the branches it came from; its
 versions go on from the one where it began.
 
-The time of a version is the one that its manifest states, which the writer's clock gave; the store's own time of a
-manifest is that of a copy, where the dataset was copied.
+The time of a version is stated in its manifest, by the writer's clock; the store's own time of a
+manifest is the time of the copy, where the dataset was copied.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class WantedVersion:
         return "" if self.number is None and self.time is None else "version"
 
     def directory(self, root: str) -> str:
-        """The directory of the versions of the branch, where ``root`` is that of the dataset."""
+        """The directory of the versions of the branch, where ``root`` is the dataset's."""
         return root if self.branch is None else f"{root}tree/{self.branch}/"
 
 

@@ -246,7 +246,7 @@ class _Alternative(Generic[T]):
 
 
 class EncodingTree(MessageTable, Generic[T]):
-    """A message of alternatives, each of which becomes a ``T``.
+    """A message of alternatives; each becomes a ``T``.
 
     ``refusal`` is the error text for an unsupported alternative; ``{}`` in it is replaced by the alternative's name.
     """

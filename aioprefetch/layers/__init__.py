@@ -1,6 +1,6 @@
 """Layers: accessors that wrap an accessor, one concern each. Recipes are ``XxxLayer``, live layers ``XxxAccessor``.
 
-Those of the default stack load at once, the others at their first use.
+The default stack loads at once, the others at their first use.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ class CompleteAccessor(WrappedAccessor):
         return ReadHead(start=0, size=0, total=0, etag=etag, version=version)
 
     async def _metadata(self, request: ReadRequest) -> Metadata:
-        """The size that a read has to know before; errors are those of the read."""
+        """The size that a read has to know before; errors as for the read."""
         with self._within(request, range=request.describe()):
             return await self.inner.stat(
                 StatRequest(path=request.path, version=request.version, deadline=request.deadline)

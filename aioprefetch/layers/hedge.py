@@ -36,7 +36,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import stopped
 from aioprefetch.values import Lane, ReadHead, ReadReply, ReadRequest
 
-# The percentile is that of the last reads: few enough to follow a store that changes, enough to know a 99th percentile.
+# The percentile is of the last reads: few enough to follow a store that changes, enough to know a 99th percentile.
 SAMPLES_MAX = 400
 SAMPLES_MIN = 20
 # A read is late when it takes that much longer: where all take about the same time, none is.
@@ -53,12 +53,12 @@ FIRST, SECOND = 1, 2
 class HedgeLayer(Layer):
     """The recipe of Hedge.
 
-    A read is requested a second time when its first byte takes a fifth longer than that of ``percentile`` of the last
+    A read is requested a second time when its first byte takes a fifth longer than for ``percentile`` of the last
     400 reads did, and longer than 10 ms; not before 20 reads. At most the share ``extra_max`` of all reads is. A read
     fails when both of its requests have failed, or the first one with an error that another request would not change. A
     cancelled read cancels both.
 
-    ``hedges`` and ``hedges_won`` count the second requests, and those of them whose response was received; the event
+    ``hedges`` and ``hedges_won`` count the second requests, and how many of their responses were received; the event
     ``request.hedged`` tells of each. Raises ``ConfigInvalid`` for a ``percentile`` outside of [0.5, 1) or an
     ``extra_max`` outside of (0, 1].
     """
@@ -107,7 +107,7 @@ class FirstByteTimes:
 
 
 class HedgeAllowance:
-    """How many reads may be requested twice: a share of all reads, of which some are saved up. Pure."""
+    """How many reads may be requested twice: a share of all reads, saved up to a bound. Pure."""
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -118,7 +118,7 @@ class HedgeAllowance:
         self._saved = min(HEDGES_IN_A_ROW_MAX, self._saved + self._share)
 
     def take(self) -> bool:
-        """Use the allowance for a second request; ``False`` if there is none."""
+        """Use the allowance for a second request; ``False`` without one."""
         if self._saved < 1:
             return False
         self._saved -= 1
@@ -147,7 +147,7 @@ class HedgeAccessor(WrappedAccessor):
         self.allowance.read()
         lane: Lane = "demand" if sink.is_promoted else request.lane
         if self._slots is not None and not self._slots.is_free(lane):
-            return self.inner.read(request, sink)  # Its time would be that of the queue.
+            return self.inner.read(request, sink)  # Its time would measure the queue.
         return _Race(self, request, sink).run()
 
     def late_seconds(self) -> float | None:
@@ -273,7 +273,7 @@ class _Race:
 
 
 class _RacingSink(ForwardingSink):
-    """The sink of one of two requests, of which only one begins. The other one's receives nothing."""
+    """The sink of one of two requests. Only one of them begins; the other one's sink receives nothing."""
 
     def __init__(self, target: Sink, race: _Race, number: int) -> None:
         super().__init__(target)

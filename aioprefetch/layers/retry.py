@@ -26,7 +26,7 @@ The parts of an upload are repeated one by one, each by its number. Of a streami
 opening is repeated; whether a failed piece or closing took effect is unknown here, so these errors go to the caller
 unchanged.
 
-Retry belongs outside of Timeout, so that each attempt has a limit of its own, and one that hangs is tried again::
+Retry belongs outside of Timeout, so that each attempt has a limit of its own, and a hanging one is tried again::
 
     op.layer(TimeoutLayer()).layer(RetryLayer())      # right: Retry is the outer one
     op.layer(RetryLayer()).layer(TimeoutLayer())      # wrong: the limit ends all attempts together
@@ -203,7 +203,7 @@ class RetryAccessor(WrappedAccessor):
         return self._changing(request, lambda: self.inner.complete_upload(request))
 
     def copy(self, request: CopyRequest) -> Coroutine[Any, Any, Metadata]:
-        if not request.if_not_exists:  # The other conditions are those of the source, which a copy leaves as it is.
+        if not request.if_not_exists:  # The other conditions apply to the source, which a copy leaves as it is.
             return super().copy(request)
         return self._once(request, lambda: self.inner.copy(request))
 

@@ -59,7 +59,7 @@ class TokenBucket:
 
     @property
     def debt_seconds(self) -> float:
-        """How long it takes to repay the debt; 0 if there is none."""
+        """How long it takes to repay the debt; 0 without one."""
         now = self._runtime.now()
         self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self.bytes_per_second)
         self._filled_at = now

@@ -127,7 +127,7 @@ class TimeoutAccessor(WrappedAccessor):
 
     def stat(self, request: StatRequest) -> Coroutine[Any, Any, Metadata]:
         # Where the inner accessor ends its own waits, the stat of an object needs no timer: its response has no body.
-        # That of a directory may be a listing, with a body that a store can send slowly.
+        # The ``stat`` of a directory may be a listing, with a body that a store can send slowly.
         if self._ends_waits and request.deadline is None and not request.path.endswith("/"):
             return self.inner.stat(request)
         return self.around(request, self.inner.stat)
@@ -298,7 +298,7 @@ class Watch:
         return self._is_alone
 
     def look(self) -> bool:
-        """Check for progress; ``False`` when there was none within the whole limit."""
+        """Check for progress; ``False`` after a whole limit without any."""
         # A sink that is full waits by itself, and not for the store.
         if self._sink is not None and (self._sink.received != self._received or self._sink.is_full):
             self._received = self._sink.received
@@ -329,7 +329,7 @@ class StallWatchdog:
             self._timer = self._loop.call_at(watch.due, self._look)
 
     def stop(self, watch: Watch) -> None:
-        """Watch a wait no longer. The timer stays for the next read, and ends when there is none."""
+        """Watch a wait no longer. The timer stays for the next read, and ends if none comes."""
         self._watches.pop(watch, None)
 
     def close(self) -> None:

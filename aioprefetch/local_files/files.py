@@ -199,7 +199,7 @@ def resumable_name(token: str) -> str:
 
 
 def done_name(token: str) -> str:
-    """The name of the note beside it: of which version it is, and which ranges it has."""
+    """The name of the note beside it: its version, and the ranges it has."""
     return f".aioprefetch-{token}.done"
 
 

@@ -24,14 +24,14 @@ from aioprefetch.values import Identity
 FILES = ("file",)
 Kind = Literal["file", "directory", "link", "other"]
 _KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
-_CASE_SENSITIVE = 11  # A number for ``pathconf`` on macOS, of which Python has no name.
+_CASE_SENSITIVE = 11  # A number for ``pathconf`` on macOS; Python has no name for it.
 _PROBES_MAX = 64
 
 
 def local_identity(path: str, *, follow: bool = True) -> Identity:
     """The identity of a local path. It blocks. Raises ``OSError``, and ``InvalidPath`` for links that lead in circles.
 
-    Links on the way are followed, and with ``follow`` one that is named itself.
+    Links on the way are followed, and with ``follow`` a link as the last name, too.
     """
     above, name = os.path.split(path.rstrip("/"))
     if follow or name in ("", ".", ".."):

@@ -32,7 +32,7 @@ async def settled(
 ) -> T:
     """Await ``job`` to its end even if cancelled meanwhile, and only then let the cancellation through.
 
-    A thread cannot be stopped: one that still reads into a buffer would corrupt it for its next owner, and one that
+    A thread cannot be stopped: a late read into a buffer would corrupt it for its next owner, and a thread that
     opens a file would leak it. Reading into memory of the job's own would let go at once but cost a copy of every
     byte; jobs are cut into pieces of milliseconds instead. ``give_up`` is called at the cancellation and may let the
     job do less; ``dispose`` gets a result that no caller will receive.

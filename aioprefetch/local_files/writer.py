@@ -182,7 +182,7 @@ def open_partial(
 ) -> PartialFile:
     """Begin to write the file that ``names`` lead to; its directories are made, and stay if the write fails.
 
-    ``source`` is the file of which it is a copy: ``IsSameFile`` if ``names`` lead to that.
+    ``source`` is the file that is copied: ``IsSameFile`` if ``names`` lead to it.
     """
     names = root.resolved(names)
     if not names:

@@ -48,7 +48,7 @@ class PreconditionError(errors.ConditionNotMatch, exceptions.PreconditionError):
 
 
 class NotModifiedError(errors.ConditionNotMatch, exceptions.NotModifiedError):
-    """``ConditionNotMatch`` for consumers of obspec: the object is the one that was named."""
+    """``ConditionNotMatch`` for consumers of obspec: the object is the one named."""
 
 
 class PermissionDeniedError(errors.PermissionDenied, exceptions.PermissionDeniedError):
@@ -82,7 +82,7 @@ async def translated(work: Awaitable[T], *, unmodified: bool = False) -> T:
 
 
 def as_obspec(error: Error, *, unmodified: bool = False) -> Error:
-    """An error that obspec knows too, with all that the first one says; the error itself if there is none."""
+    """An error that obspec knows too, with all that the first one says; otherwise the error itself."""
     kind = next((ours for theirs, ours in _CLASSES if isinstance(error, theirs)), None)
     if type(error) is errors.PermissionDenied:  # Its subclasses say more.
         kind = PermissionDeniedError
@@ -176,7 +176,7 @@ def _etags(text: str | None) -> list[str] | None:
 
 CLOSE_SECONDS_MAX = 5.0
 # Larger chunks are reserved in the budget, and have this size where it has no room: nothing waits for memory here, for
-# the results that hold it may be those of the same caller.
+# the results that hold it may belong to the same caller.
 UNRESERVED_BYTES = 1 << 20
 # The store may send no time, which obspec demands.
 _NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)

@@ -31,7 +31,7 @@ from aioprefetch.obspec.result import (
     translated,
 )
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import checked_operator, with_own_hold
+from aioprefetch.operator.shared import checked_operator, clone_with_hold
 from aioprefetch.ranges import ByteCount, bytes_at_least, checked_ranges
 from aioprefetch.runtime.buffers import Lease
 from aioprefetch.runtime.closing import AsyncClosing, Closing
@@ -78,8 +78,8 @@ class OperatorStore(AsyncClosing, Closing):
     ``Get``, ``GetRange``, ``GetRanges``, ``Head``, ``List``, ``ListWithDelimiter``, ``Put``, ``Delete``, ``Copy``,
     ``Rename``, and the ``…Async`` protocol of each.
 
-    Methods without ``_async`` block; they run on the loop thread of ``aioprefetch.sync``. Errors are those of
-    aioprefetch, and those of obspec's names are exceptions of obspec at the same time. It pickles as its operator does.
+    Methods without ``_async`` block; they run on the loop thread of ``aioprefetch.sync``. Errors are from
+    aioprefetch, and where obspec has the name, also exceptions of obspec. It pickles as its operator does.
     Several ranges are merged, a long body is read in parallel, and one result is of one version of its object.
 
     The operator stays the caller's; ``aclose`` gives up what this store uses on the running loop, ``close`` what its
@@ -96,7 +96,7 @@ class OperatorStore(AsyncClosing, Closing):
     describes_by_get = True
 
     def __init__(self, operator: Operator, *, chunk_bytes: ByteCount | None = None) -> None:
-        self._operator = with_own_hold(checked_operator(operator, "open"))
+        self._operator = clone_with_hold(checked_operator(operator, "open"))
         size = operator.options.block_bytes if chunk_bytes is None else chunk_bytes
         self._chunk_bytes = bytes_at_least(1, size, "chunk_bytes", operation="open", path="")
 
@@ -254,7 +254,7 @@ class OperatorStore(AsyncClosing, Closing):
         ends: Sequence[int] | None = None,
         lengths: Sequence[int] | None = None,
     ) -> Sequence[memoryview]:
-        """The bytes of several ranges of one version of an object; those that lie close together share a request."""
+        """The bytes of several ranges of one version of an object; close ones share a request."""
         if (ends is None) == (lengths is None):
             raise InvalidArgument("give either ends or lengths", operation="read_ranges", path=path)
         if len(starts) != len(ends if ends is not None else lengths or ()):

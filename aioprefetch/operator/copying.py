@@ -13,7 +13,7 @@ from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, InvalidTyp
 from aioprefetch.layers import ThrottleLayer
 from aioprefetch.operator.from_uri import check_local, followed, split_local, split_url
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import operator_at, with_own_hold
+from aioprefetch.operator.shared import clone_with_hold, operator_at
 from aioprefetch.options import COUNT
 from aioprefetch.plan.patterns import has_wildcard, wildcard_at
 from aioprefetch.ranges import ByteCount
@@ -86,10 +86,10 @@ async def copy(
     glob
         A pattern for what is below the directory ``src``: ``*.csv``, ``**/*.parquet``.
     include
-        Patterns for what is below ``src``, of which one has to match: one without ``/`` matches the last part of a
+        Patterns for what is below ``src``, at least one has to match. Without ``/`` one matches the last part of a
         name (``*.csv``), others the whole (``logs/**``; ``logs/`` is all that is below it).
     exclude
-        Such patterns, of which none may match. ``delete_extra`` leaves what is not picked.
+        Such patterns; none may match. ``delete_extra`` leaves what is not picked.
     concurrency
         Objects that are copied at once, 32 by default; fewer while the memory of the source's operator is in use.
     on_progress
@@ -176,7 +176,7 @@ def _check_options(options: CopyOptions, is_literal: object) -> None:
 async def side_of(
     place: object, options: UriOptions | None, name: str, *, follows: bool = False, is_literal: bool = False
 ) -> tuple[Operator, Side]:
-    """The side of a URL, a local path, or a pair of an operator and a path; ``name`` is that of the argument.
+    """The side of a URL, a local path, or a pair of an operator and a path; ``name`` is the argument's.
 
     The caller closes the operator.
 
@@ -221,7 +221,7 @@ def _side_of_pair(
             f"{name}_options go with a URL; the operator of {name} has its own ({min(options)!r} was given)",
             operation="copy",
         )
-    operator, path = with_own_hold(place[0]), checked_path(place[1], "copy")
+    operator, path = clone_with_hold(place[0]), checked_path(place[1], "copy")
     label = f"{operator.info.url}/{printable(redact(path))}"
     return operator, Side(operator=operator, path=path, label=label, is_literal=is_literal)
 

@@ -1,6 +1,6 @@
 """URIs, keyword options and environment variables into a service and the options of an Operator.
 
-A service is found by the scheme of its URI: one of ``aioprefetch.services``, or one that another distribution registers
+A service is found by the scheme of its URI: one of ``aioprefetch.services``, or one registered by a distribution
 under the entry point group ``aioprefetch.services``, with the scheme as the entry's name. Keywords win over
 ``AIOPREFETCH_*`` variables (``AIOPREFETCH_ENDPOINT_URL``, ``AIOPREFETCH_MEMORY_BYTES``, ...), which win over the
 defaults. Secrets from the environment stay references to it.
@@ -100,7 +100,7 @@ class UriRecipe(Protocol):
     """A recipe that is found by the scheme of a URI."""
 
     # The options that ``from_uri`` takes beside the URI are the rows of its fields (``aioprefetch.options``), or, of a
-    # recipe without rows, named by ``uri_options``: one that is a field with a text form can also be a variable.
+    # recipe without rows, named by ``uri_options``: a field with a text form can also be a variable.
     schemes: ClassVar[tuple[str, ...]]
 
     @classmethod
@@ -114,7 +114,7 @@ CREDENTIALS = frozenset({"access_key_id", "secret_access_key", "session_token", 
 # Variables that are for the process and for no operator.
 _OF_PROCESS = frozenset({"log", "trace", "trace_since"})
 
-# What there is for schemes that are none of ours.
+# Hints for schemes of others.
 _ELSEWHERE = {
     "hf": "files of the Hugging Face hub are read by https://huggingface.co/OWNER/NAME/resolve/main/FILE",
 }
@@ -168,7 +168,7 @@ def _meant_as_url(text: str) -> str:
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """Scheme and the rest of a URI. ``ConfigInvalid`` for an unknown scheme, with those that are supported."""
+    """Scheme and the rest of a URI. ``ConfigInvalid`` for an unknown scheme, with the supported ones."""
     scheme, separator, rest = str(uri).partition("://")
     scheme = scheme.lower()
     if separator and (scheme in BUILT_IN or _entry_point(scheme) is not None):
@@ -193,7 +193,7 @@ def _unknown_scheme(uri: str, scheme: str) -> ConfigInvalid:
 
 
 def supported_schemes() -> tuple[str, ...]:
-    """The schemes of the built-in services, then those of entry points."""
+    """The schemes of the built-in services, then the schemes of entry points."""
     others = {entry.name for entry in _entry_points()}
     return (*BUILT_IN, *sorted(others.difference(BUILT_IN)))
 

@@ -1,6 +1,6 @@
 """Hadoop's ``openFile()`` builder: opens a reader by string keys, in code or from a job's configuration.
 
-The standard keys are those of Hadoop's specification of ``FutureDataInputStreamBuilder``; the vendors' are those of
+The standard keys come from Hadoop's specification of ``FutureDataInputStreamBuilder``; the vendors' come from
 S3A and ABFS. ``docs/maps/openfile.md`` repeats the table, with the reasons.
 
 Values are text, as in a configuration. A text that its key cannot use counts as unset and is logged once: since
@@ -71,7 +71,7 @@ class Key:
 
 
 def _keys() -> Iterator[Key]:
-    """The keys in the rows of a reader's options, and those that are known to mean nothing here."""
+    """The keys in the rows of a reader's options, and keys that are known to mean nothing here."""
     for prefix, library in (("fs.option.openfile.", "openfile"), ("fs.s3a.", "hadoop")):
         for row in table_of(ReaderRows).values():
             for word in row.words(library):
@@ -95,7 +95,7 @@ _LOGGED_CHARACTERS_MAX = 80
 # S3A's name for its default policy.
 _POLICY_ALIASES = {"normal": "adaptive"}
 
-# The names of Metadata and Entry, then those of Hadoop, boto3, fsspec, obstore and pyarrow.
+# The names of Metadata and Entry, then the names in Hadoop, boto3, fsspec, obstore and pyarrow.
 _PATH_NAMES = ("path", "name", "Key", "key")
 _SIZE_NAMES = ("size", "length", "len", "Size", "ContentLength")
 _ETAG_NAMES = ("etag", "e_tag", "ETag")
@@ -192,7 +192,7 @@ def warn_once(key: str, text: str, why: str) -> None:
 
 
 def reader_keywords(settings: Settings, *, limits: RuntimeOptions, path: str) -> dict[str, Any]:
-    """The options that the settings set. ``limits`` are those of the operator, for settings in blocks.
+    """The options that the settings set. ``limits`` are the operator's, for settings in blocks.
 
     A block that does not fit into memory, which is legal at S3A, becomes the largest that does; where ``must`` asks for
     it, the reader refuses it. Raises ``ConfigInvalid`` for an unknown mandatory key and for a block size or count below
@@ -453,7 +453,7 @@ class PendingReader(Awaitable[RangeReader]):
 class KeyedBuilder:
     """Opens one object by Hadoop's keys: the common base of the asynchronous and the blocking builder.
 
-    ``opt`` sets a key that may be ignored where it is unknown, ``must`` one that has to be known. The last call for a
+    ``opt`` sets a key that may be ignored where it is unknown, ``must`` a key that has to be known. The last call for a
     key decides on its value and on ``opt`` or ``must``. Calls check nothing and return the builder; ``build`` checks
     everything. The keys and what they become: ``aioprefetch.operator.open_file`` and docs/maps/openfile.md.
     After Hadoop's ``FutureDataInputStreamBuilder``, whose camel-case names are snake-case here.
@@ -523,7 +523,7 @@ class KeyedBuilder:
         """Set every key of ``config`` that begins with one of the prefixes, without its prefix, by ``opt`` or ``must``.
 
         The mandatory keys come last, so they win. A dot is added to a prefix that ends without one. The default
-        prefixes are those of MapReduce jobs. ``InvalidType`` for anything but a mapping.
+        prefixes are for MapReduce jobs. ``InvalidType`` for anything but a mapping.
         """
         if not isinstance(config, Mapping):
             raise InvalidType(

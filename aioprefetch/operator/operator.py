@@ -139,7 +139,7 @@ class Operator(AsyncClosing):
     def from_uri(cls, uri: str | os.PathLike[str], **options: Unpack[UriOptions]) -> Operator:
         """An Operator for ``s3://bucket/prefix`` (also ``s3a://``), ``file:///root``, ``memory://name``, ``https://…``.
 
-        A ``pathlib.Path`` is a local directory. Options are those of the service and of the constructor; missing ones
+        A ``pathlib.Path`` is a local directory. Options belong to the service and to the constructor; missing ones
         come from ``AIOPREFETCH_*`` variables. ``ConfigInvalid`` names an unknown scheme, option or value.
         """
         return configured(uri, options, lambda service, others: cls(service, **others))
@@ -156,7 +156,7 @@ class Operator(AsyncClosing):
     def layer(self, layer: Layer, *, inside: type[Layer] | None = None) -> Self:
         """An Operator with ``layer`` in its stack, and the same runtime.
 
-        It takes the place of the layer of the same type, and becomes the outermost if there is none. ``inside``
+        It takes the place of the layer of the same type, or becomes the outermost. ``inside``
         places it directly inside another layer instead: ``op.layer(x, inside=ap.layers.RetryLayer)`` runs ``x`` once
         for each attempt. ``ConfigInvalid`` for other objects, and for an ``inside`` that is not in the stack.
         """
@@ -294,7 +294,7 @@ class Operator(AsyncClosing):
     ) -> Metadata:
         """Write an object, or a ``version`` of it, into the local file ``target``, as a long ``read`` reads it.
 
-        The file appears whole, with the mode of the one that it replaces, or not at all. ``NotFound`` without its
+        The file appears whole, with the mode of the file it replaces, or not at all. ``NotFound`` without its
         directory, ``InvalidPath`` for a link or device. ``on_progress`` gets the numbers of bytes written. What a call
         that fails or is cancelled has of a large object stays in a hidden file beside the target for the next one.
         ``dir/`` goes below the directory ``target``, as by ``aioprefetch.copy``; ``failures`` are in the first error.
@@ -397,7 +397,7 @@ class Operator(AsyncClosing):
     # --- everything else ----------------------------------------------------------------------------------------
 
     async def stat(self, path: str, **options: Unpack[StatOptions]) -> Metadata:
-        """Metadata of an object, or of a directory when ``path`` ends with ``/``. ``NotFound`` when there is none."""
+        """Metadata of an object, or of a directory when ``path`` ends with ``/``. ``NotFound`` if it does not exist."""
         return await self.accessor().stat(stat_request(path, options))
 
     async def check(self) -> None:
@@ -431,7 +431,7 @@ class Operator(AsyncClosing):
         Keys below the next ``/`` are folded into a directory entry unless ``recursive``. A directory does not list
         itself, but it lists an object with bytes that has its name. ``start_after`` is exclusive.
 
-        ``glob`` filters whole paths, of which the prefix is a part: ``list("t/", glob="t/*.parquet")``, with
+        ``glob`` filters whole paths, with the prefix as a part: ``list("t/", glob="t/*.parquet")``, with
         ``recursive`` if it crosses directories. In a prefix ``*``, ``?`` and ``[`` stand for themselves; a listing
         of such a prefix, or of a URL, that finds nothing ends with ``InvalidArgument``, unless ``glob`` is given
         (``**`` takes all).
@@ -504,7 +504,7 @@ class Operator(AsyncClosing):
     async def copy(self, source: str, target: str, **options: Unpack[CopyOptions]) -> Metadata:
         """Copy an object within the store, which does it by itself where it can, in s3 above 5 GiB in parts.
 
-        ``if_match`` and ``version`` are those of the source (``ConditionNotMatch``); with ``if_not_exists`` nothing is
+        ``if_match`` and ``version`` are the source's (``ConditionNotMatch``); with ``if_not_exists`` nothing is
         replaced (``AlreadyExists``). ``on_progress`` gets the numbers of bytes copied, which costs a request.
         """
         from aioprefetch.verbs.writer import copy_object

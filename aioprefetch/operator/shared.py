@@ -1,6 +1,6 @@
-"""Operators that share runtimes: of callers that have a URL or a name, and of those who hold on to another's.
+"""Sharing of runtimes between operators made from the same URL, and between copies of one operator.
 
-Two may share one if their keys are equal, as those of equal recipes of one principal are. Values are compared, not
+Two may share one if their keys are equal, as for equal recipes of one principal. Values are compared, not
 objects. A secret counts by a digest of its value as it is now, so that a variable that changes makes another key. What
 cannot be compared has no key and shares nothing: a function, and an object whose class has no ``__eq__`` of its own.
 
@@ -26,12 +26,12 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.family import Member, RuntimeFamily
 from aioprefetch.runtime.options import RuntimeOptions
 
-# Layers without options, and one of which only a single stack distinguishes its objects.
+# Layers without options, and a layer that only one stack tells apart.
 _LIKE_THEIR_FIELDS = (CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer)
 
 
-class NotComparable(Exception):
-    """A value that has to be taken for different from every other one."""
+class Unshareable(Exception):
+    """A value without equality: never shared."""
 
 
 def family_key(service: Service, layers: Sequence[Layer], options: RuntimeOptions) -> Hashable | None:
@@ -43,20 +43,20 @@ def family_key(service: Service, layers: Sequence[Layer], options: RuntimeOption
     surroundings = getattr(service, "surroundings", ())
     try:
         return tuple(map(comparable, (service, service.info, surroundings, tuple(layers), options)))
-    except NotComparable:
+    except Unshareable:
         return None
 
 
-def are_alike(layers: Sequence[Layer], others: Sequence[Layer]) -> bool:
-    """Whether two stacks of layers do the same; one that cannot be compared is like itself alone."""
+def same_stack(layers: Sequence[Layer], others: Sequence[Layer]) -> bool:
+    """Whether two stacks of layers do the same; a layer that cannot be compared equals only itself."""
     try:
         return layers == others or comparable(tuple(layers)) == comparable(tuple(others))
-    except NotComparable:
+    except Unshareable:
         return False
 
 
 def comparable(value: Any) -> Hashable:
-    """A value of plain parts, equal for values that mean the same. Raises ``NotComparable``."""
+    """A value of plain parts, equal for values that mean the same. Raises ``Unshareable``."""
     if value is None:
         return None
     if isinstance(value, Secret):
@@ -67,17 +67,17 @@ def comparable(value: Any) -> Hashable:
         return type(value), tuple(map(comparable, value))
     kind: type = type(value)
     if kind not in _LIKE_THEIR_FIELDS and not any("__eq__" in vars(base) for base in kind.__mro__[:-1]):
-        raise NotComparable
+        raise Unshareable
     if is_dataclass(value):
         return kind, tuple(comparable(getattr(value, field.name)) for field in fields(value) if field.compare)
     if kind in _LIKE_THEIR_FIELDS:
         return kind, ()
     if callable(value):
-        raise NotComparable
+        raise Unshareable
     try:
         hash(value)
     except TypeError:
-        raise NotComparable from None
+        raise Unshareable from None
     return kind, value
 
 
@@ -102,10 +102,10 @@ def observed_operator(operator: object, operation: str) -> Operator:
     return checked_operator(inner if isinstance(inner, Operator) else operator, operation)
 
 
-def shared_twin(operator: Operator) -> Operator | None:
-    """An operator like this one that shares its runtimes with all twins of equal operators, for the same principal.
+def shared_copy(operator: Operator) -> Operator | None:
+    """A copy of this operator that shares its runtimes with all twins of equal operators, for the same principal.
 
-    The principal is the one that the recipe names now: another one later has other runtimes. ``None`` for an operator
+    The principal is what the recipe names now; a later one has other runtimes. ``None`` for an operator
     with a function in it, or with an object that cannot be compared, which shares nothing.
     """
     key = family_key(operator.service, operator.layers, operator.options)
@@ -133,7 +133,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def operator_at(uri: str, options: Mapping[str, Any]) -> tuple[Operator, bool]:
-    """``Operator.from_uri``, as a ``shared_twin`` where it can be one; and whether it is."""
+    """``Operator.from_uri``, as a ``shared_copy`` where it can be one; and whether it is."""
     is_plain = all(type(value) in _PLAIN for value in options.values())
     digest = _digest_of(uri, options) if is_plain else ""
     kept = _kept_at(digest) if digest else []
@@ -154,7 +154,7 @@ def operator_at(uri: str, options: Mapping[str, Any]) -> tuple[Operator, bool]:
 
 
 def _digest_of(uri: str, options: Mapping[str, Any]) -> str:
-    """A digest of a URL, of options, and of the variables and the user of this process, some of which are secrets."""
+    """A digest of a URL, of options, and of the variables (secrets among them) and the user of this process."""
     variables = [(name, os.environ.get(name)) for name in os.environ]
     return Secret(repr((uri, sorted(options.items()), variables, os.getuid()))).digest_here()
 
@@ -165,7 +165,7 @@ def _kept_at(digest: str) -> list[tuple[object, _Recipe]]:
     return []
 
 
-def with_own_hold(operator: Operator) -> Operator:
+def clone_with_hold(operator: Operator) -> Operator:
     """The same operator with a hold of its own: closing it leaves ``operator`` as it is, not the other way round."""
     return Operator._of(operator.service, operator.layers, Member(operator._family, operator._member))
 

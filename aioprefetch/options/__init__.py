@@ -36,7 +36,7 @@ class Kind:
 
     ``keep`` returns what is kept of a value, ``parse`` the value of a text. They raise ``TypeError`` or ``ValueError``
     for what they refuse, which ``right`` and ``right_text`` describe. ``annotation`` is the type of what callers may
-    give, where it is wider than that of the field; ``error`` is raised for a wrong value. No message has a value that
+    give, where it is wider than the field's; ``error`` is raised for a wrong value. No message has a value that
     may be secret.
     """
 
@@ -94,7 +94,7 @@ class Checked(Kind):
 
 
 class Secrets(Checked):
-    """Texts by name, any of which may be a secret. As text it is an object of JSON."""
+    """Texts by name; any may be a secret. As text it is an object of JSON."""
 
     def __init__(self, check: Callable[[Any, str], Any]) -> None:
         super().__init__(check, "a JSON object of texts", is_secret=True, parse=_texts_of)
@@ -257,7 +257,7 @@ class Option:
 
     name: str
     kind: Kind
-    default: Any = field(default_factory=lambda: MISSING)  # For a dataclass itself, it says that there is none.
+    default: Any = field(default_factory=lambda: MISSING)  # For a dataclass itself, it says that there is no default.
     also: str = ""
     hint: str = ""
     doc: str = ""
@@ -315,7 +315,7 @@ def option(
     has_variable: bool = True,
     **of_field: Any,
 ) -> T:
-    """The row of a field with this default; ``name`` where it is not that of the field. ``of_field``: see ``field``."""
+    """The row of a field with this default; ``name`` where it is not the field's. ``of_field``: see ``field``."""
     row = Option(name, kind, default, also, hint, doc, given, scope, has_variable and kind.is_text)
     return field(default=default, metadata={_ROW: row}, **of_field)
 
@@ -361,7 +361,7 @@ def _annotated(owner: type) -> Iterator[Option]:
 
 
 def _members(hint: Any) -> set[Any]:
-    """The types of a union, of a ``Literal`` that of its values."""
+    """The types of a union, of a ``Literal`` the type of its values."""
     if get_origin(hint) in (Union, UnionType):
         return {member for part in get_args(hint) for member in _members(part)}
     return {type(value) for value in get_args(hint)} if get_origin(hint) is Literal else {hint}

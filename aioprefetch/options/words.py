@@ -1,4 +1,4 @@
-"""Answers to words of other libraries with options of ours or advice, and to misspelt names. Pure.
+"""Maps option names of other libraries to ours or to advice, and misspelt names to the closest one. Pure.
 
 The words themselves stand in the rows (``Option.also``); ``SENTENCES`` has those for which there is no option.
 """
@@ -16,7 +16,7 @@ Elsewhere = Iterable[tuple[str, Mapping[str, Option]]]
 
 
 class Answer(NamedTuple):
-    """The option of ours, ``""`` if there is none, and what else there is to know."""
+    """The option of ours, or ``""``, and what else there is to know."""
 
     option: str
     advice: str = ""
@@ -117,7 +117,7 @@ SENTENCES: Mapping[str, str] = {
     )
     for word in words.split()
 }
-# Those of a store that has an option which no other store has.
+# Options that only one store has.
 _BY_OPTION: Mapping[str, tuple[str, str]] = {
     "service_account": (
         _HMAC_KEYS,
@@ -150,7 +150,7 @@ def answer_of(name: str, names: Collection[str], elsewhere: Elsewhere) -> Answer
 
 def _among(word: str, groups: Elsewhere) -> Answer | None:
     for _, rows in groups:
-        for row in reversed([*rows.values()]):  # That of a subclass knows more.
+        for row in reversed([*rows.values()]):  # The row of a subclass knows more.
             if word in (other.lower() for other in row.words(*LIBRARIES)):
                 return Answer(row.name, row.hint)
     return None

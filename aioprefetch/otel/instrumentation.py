@@ -45,7 +45,7 @@ def instrument(
     """Make spans and metrics of an operator's requests and reads from now on; the function returned ends that.
 
     Without providers the global ones are used, whichever these are by then. Each request is a span of kind ``CLIENT``
-    below the span in which it was asked for. Metrics are those of all operators made from this one by ``layer``, too:
+    below the span in which it was asked for. Metrics include all operators made from this one by ``layer``:
     to instrument several of them counts nothing twice, and ends with the last. A request that was cancelled, as a
     prefetch is when its reader closes, has ``aioprefetch.cancelled`` and no error.
     """
@@ -88,7 +88,7 @@ class Instrumentation:
         self._gauges = _gauges_of(meter_provider)
         self._gauges.operators[self] = operator
         self._holders: set[object] = set()
-        self._unsubscribe = operator.events.subscribe(self._hear, *_EVENTS)
+        self._unsubscribe = operator.events.subscribe(self._on_event, *_EVENTS)
         _running.append(self)
 
     def exports(
@@ -103,7 +103,7 @@ class Instrumentation:
         )
 
     def hold(self) -> Callable[[], None]:
-        """Go on until the function returned is called, and those of all other holders."""
+        """Go on until the function returned is called, and the functions of all other holders."""
         holder = object()
         self._holders.add(holder)
 
@@ -123,7 +123,7 @@ class Instrumentation:
         while self._spans:
             self._spans.popitem()[1].end()
 
-    def _hear(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         facts = event.facts
         if event.name == "request.started":
             self._start_span(event)
@@ -208,7 +208,7 @@ class _Gauges:
         gauge("aioprefetch.memory.limit", "By", "memory_bytes of the operator.", _memory_limit)
 
     def _observed(self, values: Callable[[Operator], Iterable[_Value]]) -> Iterator[Observation]:
-        """The sums over operators of one store. Those that share events share connections and memory."""
+        """The sums over operators of one store. Operators that share events share connections and memory."""
         sums: Counter[tuple[str, str, str]] = Counter()
         for operator in {operator.events: operator for operator in tuple(self.operators.values())}.values():
             for state, value in values(operator):
@@ -236,7 +236,7 @@ def _memory_limit(operator: Operator) -> Iterable[_Value]:
     return (("", operator.options.memory_bytes),)
 
 
-_running: list[Instrumentation] = []  # Those that have not ended.
+_running: list[Instrumentation] = []  # Unfinished ones.
 _gauges: WeakKeyDictionary[object, _Gauges] = WeakKeyDictionary()
 
 

@@ -9,7 +9,7 @@ Gaps of up to 8 KiB are always included, as in pyarrow's ``pre_buffer``: no plan
 object of at most a block is one request.
 
 A **run** is a sequence of ranges that are requested together. A run of at most a block is one request; a larger run is
-cut into parts that arrive in parallel. The requests are those that the scan's queue sends if it has memory for all.
+cut into parts that arrive in parallel. The scan's queue sends these requests if it has memory for all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aioprefetch.parquet.footer import Footer
     from aioprefetch.runtime.runtime import Runtime
 
-# The latency of a first byte, the throughput of one connection, and that of all connections together: 10 Gbit/s.
+# The latency of a first byte, the throughput of one connection, and the throughput of all connections: 10 Gbit/s.
 FIRST_BYTE_SECONDS = 0.025
 CONNECTION_BYTES_PER_SECOND = 90e6
 BYTES_PER_SECOND = 1.25e9
@@ -64,7 +64,7 @@ class Plan:
     row_groups
         Numbers of the row groups that are read, ascending.
     columns
-        Numbers of the leaves that are read, ascending: those of the columns and of the filters.
+        Numbers of the leaves that are read, ascending: for the columns and the filters.
     rows
         The rows that are read, before filters.
     chunks
@@ -273,7 +273,7 @@ class PlanLimits:
 
     @classmethod
     def of(cls, runtime: Runtime, footer: Footer, given: Mapping[str, int]) -> PlanLimits:
-        """The limits of a runtime for a file, with those that were ``given`` to the scan."""
+        """The limits of a runtime for a file, with the limits ``given`` to the scan."""
         slots = given.get("slots") or min(runtime.options.concurrency, SLOTS_MAX)
         held, gap_bytes = footer.pinned.held_ranges(), given.get("gap_bytes")
         return cls(runtime.options.block_bytes, slots, held, gap_bytes, given.get("request_bytes_max"))

@@ -11,8 +11,8 @@ pyarrow decodes a chunk page by page, and touches a page only when it needs a ro
 while the rest of the chunk is still to come. ``PageWalk`` follows the page headers as the bytes arrive.
 
 * Leaves outside lists: pyarrow touches a page with its first row; the values of its header are rows.
-* Leaves within lists: the end of a record shows at the beginning of the next record, so the page behind that of a row
-  must have arrived too. Pages of version 2 have a number of rows. Those of version 1 have not: such a chunk is decoded
+* Leaves within lists: the end of a record shows at the beginning of the next record, so the page behind the row's
+  must have arrived too. Pages of version 2 have a number of rows, pages of version 1 do not: such a chunk is decoded
   when all of it has arrived, and is kept until its last row was decoded.
 """
 
@@ -315,7 +315,7 @@ class ChunkRead:
 
 
 def has_come(read: PendingRead | None) -> bool:
-    """Whether the bytes have arrived. Those of a failed read never do: ``wait`` raises the error."""
+    """Whether the bytes have arrived. The bytes of a failed read never do: ``wait`` raises the error."""
     if read is None:
         return True
     if not read.done:

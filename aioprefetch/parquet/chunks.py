@@ -102,7 +102,7 @@ class ColumnChunk(NamedTuple):
 
     ``first_row`` counts from the file's first row. ``num_values`` counts nulls and items of lists. ``codec`` is
     pyarrow's name of the compression. ``offset_index`` and ``column_index`` are the ranges of the page indexes,
-    ``None`` if there are none or if they were not requested. ``uncompressed_bytes`` is the size of the pages by the
+    ``None`` if there are no indexes, or none were requested. ``uncompressed_bytes`` is the size of the pages by the
     footer, 0 if it has none. ``is_nullable``: the schema allows nulls.
     """
 
@@ -138,7 +138,7 @@ def leaf_paths(footer: Footer) -> list[tuple[str, ...]]:
 def resolve_columns(footer: Footer, columns: Iterable[str] | None, *, operation: str = "scan") -> tuple[int, ...]:
     """The leaves that ``columns`` name, ascending; all without ``columns``.
 
-    A name is that of a top-level column or a dotted path below one, as in ``pyarrow.parquet``; a parent means all its
+    A name is a top-level column or a dotted path below one, as in ``pyarrow.parquet``; a parent means all its
     leaves. ``InvalidArgument`` for an unknown name, with the names in the file.
     """
     paths = leaf_paths(footer)
@@ -287,7 +287,7 @@ def _refuse(footer: Footer, number: int, leaf: int, what: str) -> NoReturn:
 
 
 def _located(footer: Footer, offset: int, length: int) -> Range | None:
-    """The range of a page index; ``None`` if there is none in the file."""
+    """The range of a page index; ``None`` if the file has none."""
     is_within = offset >= DATA_START and length > 0 and offset + length <= footer.start
     return (offset, offset + length) if is_within else None
 

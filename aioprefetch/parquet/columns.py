@@ -4,7 +4,7 @@
 ``b``, null where the struct is. Below a list or a map pyarrow's table reader has no names; there ``"l.list.element.b"``
 gives the column ``l`` with the leaves that were named alone, as ``pyarrow.parquet.ParquetFile`` does.
 
-**One schema** is the union of the columns by name, each of the narrowest type that holds all. The rules are those of
+**One schema** is the union of the columns by name, each of the narrowest type that holds all. The rules are as in
 ``pyarrow.unify_schemas`` with ``promote_options="permissive"``: wider integers and decimals, integers with floating
 point (decimals never), finer timestamps, large strings; but integers and decimals make decimals with room for all
 values of both. A column that a file lacks is null there. Where a file and its path have a column of one name, the
@@ -44,7 +44,7 @@ class _ResultColumn:
 
 
 class Projection:
-    """``read`` is the schema of the ``leaves`` that are read, ``schema`` that of the result.
+    """``read`` is the schema of the ``leaves`` that are read, ``schema`` the result's.
 
     ``places`` has, for each leaf, the column of ``read`` that it is part of.
     """
@@ -82,7 +82,7 @@ class Projection:
 
 
 def _places(paths: Sequence[tuple[str, ...]], leaves: Sequence[int]) -> list[int]:
-    """The top-level column of each leaf, among those that are read."""
+    """The top-level column of each leaf, among the leaves that are read."""
     starts = top_level_starts(paths)
     found = [starts[leaf] for leaf in leaves]
     places = {start: place for place, start in enumerate(dict.fromkeys(found))}
@@ -162,7 +162,7 @@ class SchemaUnion:
         return name in self._fields
 
     def add(self, schema: pa.Schema, path: str) -> bool:
-        """Take the schema of one more file. Whether it is another one than those of the files before."""
+        """Take the schema of one more file. Whether it differs from the files before."""
         if any(schema.equals(known, check_metadata=True) for known in self._seen):
             return False
         if len(set(schema.names)) < len(schema.names):
@@ -234,7 +234,7 @@ class SchemaUnion:
 
 
 def merged(fields: Sequence[tuple[pa.Field, str]], name: str) -> pa.Field:
-    """The field that holds all ``fields``, each with the path of its file, of which there is at least one."""
+    """The field that holds all ``fields``, each with the path of its file. There is at least one."""
     union = SchemaUnion(pa.schema([]))
     for field, path in fields:
         union.add(pa.schema([field.with_name(name)]), path)
@@ -275,7 +275,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 class Target:
     """The columns of every batch of the dataset.
 
-    ``names`` are the columns as they were asked for, ``schema`` has their fields; ``filter_schema`` those that
+    ``names`` are the columns as they were asked for, ``schema`` has their fields; ``filter_schema`` the fields that
     ``expression`` reads.
     """
 
@@ -288,7 +288,7 @@ class Target:
 class WantedColumns:
     """The columns that a scan asks for, collected from the footers of its files.
 
-    Those that its files lack may be had from ``add_other``: a name that is asked for, or filtered by, is then a column
+    Columns that its files lack may come from ``add_other``: a name that is asked for, or filtered by, is then a column
     of nulls, of the type that files have which the filters left out.
     """
 
@@ -337,7 +337,7 @@ class WantedColumns:
         return name in self.union or name in self._nested or name in self._others
 
     def _known(self) -> pa.Schema:
-        """The columns whose types agree, those of other files behind."""
+        """The columns whose types agree, the columns of other files behind."""
         known = self.union.known()
         return pa.schema([*known, *(field for field in self._others.known() if field.name not in self.union)])
 
@@ -393,7 +393,7 @@ def has_column(footer: Footer, name: str) -> bool:
 
 
 class FileBatches:
-    """Makes batches of the dataset from those of one file.
+    """Makes batches of the dataset from the batches of one file.
 
     ``columns`` are to be read of it; ``values`` are those of its path. Unless ``fills``, a column that it lacks is an
     error. The column ``row_index`` has the numbers of the file's rows.
@@ -499,7 +499,7 @@ def columns_alike(footer: Footer, schema: pa.Schema) -> set[str]:
 
 
 def prunable_filters(filters: Any, alike: set[str]) -> Filters:
-    """The part of alternatives of clauses that the statistics of a file can decide; ``None`` if there is none."""
+    """The part of alternatives of clauses that the statistics of a file can decide, or ``None``."""
     if filters is None:
         return None
     alternatives = [[clause for clause in clauses if clause[0] in alike] for clauses in filters]

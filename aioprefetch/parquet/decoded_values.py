@@ -43,7 +43,7 @@ def leaves_of(columns: Sequence[pa.Array]) -> Iterator[pa.Array]:
 def _items(array: pa.Array) -> pa.Array:
     """The items of lists, or the entries of maps."""
     kind = array.type
-    if pa.types.is_map(kind):  # Its own ``keys`` and ``items`` are those of an array that it is a slice of.
+    if pa.types.is_map(kind):  # Its own ``keys`` and ``items`` belong to the array that it is a slice of.
         array = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
     return array.flatten()
 
@@ -100,7 +100,7 @@ def check_int96(array: pa.Array, other: pa.Array, name: str) -> None:
 
 
 def check_cast(before: pa.Array, after: pa.Array, *, is_nullable: bool = True) -> None:
-    """Raise ``ValueError`` for what pyarrow's cast lets pass: altered values, nulls where there are none."""
+    """Raise ``ValueError`` for what pyarrow's cast lets pass: altered values, nulls where no null was."""
     if after.null_count and not is_nullable:
         raise ValueError("there is a null where the type has none")
     if isinstance(before.type, pa.BaseExtensionType):

@@ -141,7 +141,7 @@ class WindowMaker:
     # --- page by page ---------------------------------------------------------------------------------------------
 
     def _paged_window(self, group: _RowGroup) -> Window:
-        """One row group, of which some chunks are read page by page."""
+        """One row group with chunks that are read page by page."""
         by_place: dict[int, list[int]] = {}
         for index, place in enumerate(self._projection.places):
             by_place.setdefault(place, []).append(index)
@@ -317,7 +317,7 @@ BUDGET_SHARE = 2
 _PAGES_SHARE = 2
 
 # The number of row groups that must fit: the current one and the next. Larger ones stream through the memory in
-# segments, of which a leaf holds two at once while four are in flight.
+# segments. A leaf holds two at once while four are in flight.
 _ROW_GROUPS_HELD = 2
 _SEGMENTS_HELD = 6
 
@@ -330,7 +330,7 @@ SEGMENT_BYTES_MIN = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """``held_bytes`` of pages at once (0: no bound), of which chunks are read in pieces of ``segment_bytes`` at most.
+    """``held_bytes`` of pages at once (0: no bound); chunks are read in pieces of ``segment_bytes`` at most.
 
     No request has more than ``request_bytes_max``. ``is_short``: not everything fits, so that a slow consumer stops the
     reads. ``is_cut``: row groups do not fit, and their chunks are cut into smaller segments than were planned.

@@ -35,12 +35,12 @@ from aioprefetch.verbs.arguments import check_file
 # second request, for a larger footer, 20 to 50 ms. (polars requests twice this size.)
 TAIL_BYTES = 128 << 10
 # The tail if data will be read too: a file of up to this size is one request. Its additional time, 10 ms at 90 MB/s, is
-# less than that of another request.
+# less than for another request.
 TAIL_BYTES_EVERYTHING = 1 << 20
 # The maximum tail, however large remembered footers are.
 TAIL_BYTES_MAX = 16 << 20
 
-# A footer larger than this is refused. Those of a hundred thousand column chunks have some 10 MiB.
+# A footer larger than this is refused. A hundred thousand column chunks take some 10 MiB.
 FOOTER_BYTES_MAX = 64 << 20
 
 # The maximum memory of parsed footers and their tails together, estimated, in each runtime.
@@ -176,10 +176,10 @@ async def footer(
     everything: bool = False,
     size: int | None = None,
 ) -> Footer:
-    """The footer of a Parquet file, by one request (two for one that is larger than the tail).
+    """The footer of a Parquet file, by one request (two if it is larger than the tail).
 
     A footer that was read before is kept by path and ETag: if the store supports ``If-None-Match`` it is asked whether
-    the file is still the same, and no bytes travel if it is. One that is asked for by its ``version`` or its ETag
+    the file is still the same, and no bytes travel if it is. A footer asked for by its ``version`` or its ETag
     (``if_match``) costs no request then. Footers of stores without ETags are read every time.
 
     Raises ``UntrustedMetadata`` for a file that is not Parquet, a damaged footer or one above ``FOOTER_BYTES_MAX``,
@@ -253,7 +253,7 @@ def without_data(footer: Footer, operator: Operator) -> Footer:
 
 
 def _repinned(pinned: PinnedFile, operator: Operator, tail: memoryview | None = None) -> PinnedFile:
-    """The file for reads through the layers of this operator, which may differ from those that read the footer."""
+    """The file for reads through the layers of this operator, which may differ from the layers that read the footer."""
     return PinnedFile(
         operator.accessor(),
         operator.runtime(),
@@ -390,7 +390,7 @@ class FooterCache:
         self._sizes: OrderedDict[Place, deque[int]] = OrderedDict()
 
     def find(self, place: Place, *, version: str | None = None, etag: str | None = None) -> Footer | None:
-        """The footer of a version or an ETag, or the last one that was read; ``None`` if it is not in the cache."""
+        """The footer of a version or an ETag, or the last one read; ``None`` if it is not in the cache."""
         wanted = etag or self._latest.get(place)
         footer = self._footers.get((place, wanted)) if wanted is not None else None
         if footer is None or (version is not None and footer.version != version):

@@ -5,7 +5,7 @@ reader of pages needs are read; a header is a Thrift struct of some 20 to 100 by
 again when it decodes. The numbers by which it would allocate memory are checked here.
 
 **Indexes** have the position, the first row and the value statistics of each page. They lie between data and footer,
-those of all chunks together, so they come in one request or were in the tail.
+all chunks together, so they come in one request or were in the tail.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class BadPage(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PageHeader:
-    """One page: ``[start, end)`` in the file, of which the header ends at ``data_start``.
+    """One page: ``[start, end)`` in the file; its header ends at ``data_start``.
 
     ``values`` counts nulls and, in lists, items. ``rows`` is known for pages of version 2 alone.
     """
@@ -113,7 +113,7 @@ def read_page_header(
 ) -> PageHeader | None:
     """The header that begins at ``start``, ``None`` when ``view`` (whose first byte is at ``base``) ends within it.
 
-    Raises ``BadPage`` for bytes that are not a header, for a page that exceeds its chunk, and for one that claims a
+    Raises ``BadPage`` for bytes that are not a header, for a page that exceeds its chunk, and for a page that claims a
     larger size than its codec or ``bytes_max`` allows.
     """
     try:
@@ -294,7 +294,7 @@ def chunk_refused(chunk: ColumnChunk, what: object, path: str) -> UntrustedMetad
 
 
 def damaged_page(chunk: ColumnChunk, view: memoryview, *, page_bytes_max: int) -> int | None:
-    """The start of the first page whose bytes differ from the checksum of its header; ``None`` if there is none.
+    """The start of the first page whose bytes differ from the checksum of its header, or ``None``.
 
     ``view`` holds the chunk. pyarrow finds such a page too, but does not name the column.
     """
@@ -314,7 +314,7 @@ def damaged_page(chunk: ColumnChunk, view: memoryview, *, page_bytes_max: int) -
 
 # --- indexes ----------------------------------------------------------------------------------------------------------
 
-# Indexes of wanted columns lie among those of others: up to this gap they share a request.
+# Indexes of wanted columns lie among others: up to this gap they share a request.
 INDEX_GAP_BYTES = 256 << 10
 INDEX_REQUEST_BYTES_MAX = 8 << 20
 
@@ -411,7 +411,7 @@ def parse_column_index(raw: bytes | memoryview, chunk: ColumnChunk, offsets: Off
     """The column index of a chunk with these pages. ``UntrustedMetadata`` if its lists are not as long.
 
     Counts of nulls are used if they are possible: the column is nullable, and a page of nulls alone has one for each
-    row, if they were counted. (parquet-mr writes a page without statistics as one of nulls, of which it counted -1.)
+    row, if they were counted. (parquet-mr writes a page without statistics as a page of nulls, and counts -1 of them.)
     """
     pages = len(offsets)
     fields = _index_fields(raw, "column index", chunk, path)
@@ -448,10 +448,10 @@ def _can_be_true(chunk: ColumnChunk, is_null_page: bool, null_count: int | None,
 async def load_page_indexes(
     pinned: PinnedFile, chunks: Iterable[ColumnChunk], *, with_columns: bool = False
 ) -> dict[tuple[int, int], Indexes]:
-    """The indexes of chunks by row group and leaf, ``(None, None)`` for those that have none.
+    """The indexes of chunks by row group and leaf, ``(None, None)`` for chunks without any.
 
     ``with_columns``: column indexes too. Indexes in the tail cost nothing, the others are merged into few requests.
-    One that cannot be its chunk's is left aside, with a warning in the log: the chunk can be read without it. Raises
+    An index that does not fit is left aside, with a warning in the log: the chunk can be read without it. Raises
     the errors of reads; a cancelled call leaves nothing behind.
     """
     wanted = list(chunks)

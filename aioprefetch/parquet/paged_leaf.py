@@ -1,11 +1,11 @@
-"""Leaves of which chosen pages are read: few rows of a chunk are wanted, and the places of its pages are known.
+"""Leaves read by chosen pages: few rows of a chunk are wanted, and the places of its pages are known.
 
 Neighbouring pages make a part, which is submitted, decoded and released as one. Each part is decoded once, by the first
 batch that needs it. A column with such a leaf has its leaves decoded separately; ``PagedField`` assembles them.
 
 pyarrow decodes chunks as a whole, so chosen pages become a chunk of their own, in a small file. The bytes are the
 chunk's dictionary page and the chosen data pages, back to back. The footer is the file's own, cut to the top-level
-column of the leaf, with one row group. The chunk of the leaf is described again in it; those of the column's other
+column of the leaf, with one row group. The chunk of the leaf is described again in it; the chunks of the column's other
 leaves stay as they are, since they are not read. Names, nesting and types are therefore the file's.
 """
 
@@ -54,7 +54,7 @@ _CHILDREN = 5
 # The fields of a chunk's description: type, encodings, path, codec, sizes. Statistics and other places are left out.
 _KEPT_OF_CHUNK = (2, _META_DATA)
 _KEPT_OF_META_DATA = (1, 2, 3, 4, _VALUES, 6, _COMPRESSED_SIZE, _DATA_OFFSET)
-# The lists of this footer are those of the file's, which were held against its bytes.
+# The lists of this footer come from the file's, which were checked against its bytes.
 _LIST_MAX = (1 << 31) - 1
 
 
@@ -129,7 +129,7 @@ class FooterParts:
         return root, columns
 
     def _stored_schema(self) -> pa.Schema | None:
-        """The Arrow schema that the writer stored; ``None`` if there is none. pyarrow's own if it is damaged."""
+        """The Arrow schema that the writer stored, or ``None``. pyarrow's own if it is damaged."""
         stored = (self._footer.metadata.metadata or {}).get(ARROW_SCHEMA)
         if stored is None:
             return None
@@ -140,7 +140,7 @@ class FooterParts:
         return schema if len(schema) == len(self._elements) else self._footer.schema
 
     def _fields_of(self, column: int) -> thrift.Struct:
-        """The fields of a footer of one column in their order, without the values of those of the rows."""
+        """The fields of a footer of one column in their order, without values for the rows."""
         elements = [thrift.Written(self._raw[start:end]) for start, end in self._elements[column]]
         root = {**self._root, _CHILDREN: (thrift.I32, 1)}
         fields: thrift.Struct = {
@@ -163,7 +163,7 @@ class FooterParts:
     def _group_with_chunk(
         self, row_group: int, leaf: int, column: int, rows: int, dictionary_bytes: int, data_bytes: int
     ) -> thrift.Struct:
-        """A RowGroup of the chunks of a column, of which only that of ``leaf`` is read."""
+        """A RowGroup of the chunks of a column. Only the chunk of ``leaf`` is read."""
         group = self._footer.chunks[row_group]
         first = self._leaves[column]
         last = self._leaves[column + 1] if column + 1 < len(self._leaves) else len(group)
@@ -430,7 +430,7 @@ class PagedLeaf:
         return pa.chunked_array([values.slice(low, high - low) for low, high in part.rows], type=values.type)
 
     def _pages(self, part: _PageSpan, read: PendingRead) -> list[memoryview]:
-        """The bytes of each page; those that lie back to back were submitted as one range."""
+        """The bytes of each page; pages back to back were submitted as one range."""
         pages: list[memoryview] = []
         views = iter(read.views)
         ranges = iter(joined(self._index.page_bytes(page) for page in part.pages))
@@ -474,7 +474,7 @@ class PagedLeaf:
 class PagedField:
     """A ``ColumnSource`` of the column at ``place``, which is of type ``kind``.
 
-    ``others`` has those of its leaves that are read whole. With several leaves ``can_be_merged`` must hold.
+    ``others`` has its leaves that are read whole. With several leaves ``can_be_merged`` must hold.
     """
 
     def __init__(

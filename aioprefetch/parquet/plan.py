@@ -107,10 +107,10 @@ async def plan(
 ) -> Plan:
     """The reads of ``scan`` with the same arguments. Reads the footer, and page indexes if that pays.
 
-    The requests are those of a scan that has memory for all of them. A scan with a smaller budget reads the same
+    The requests are as for a scan that has memory for all of them. A scan with a smaller budget reads the same
     bytes in more and smaller requests, as memory becomes free, and may leave gaps out.
 
-    Arguments and errors are those of ``scan`` of one file; ``plan_files`` takes directories, globs and lists, which are
+    Arguments and errors as for ``scan`` of one file; ``plan_files`` takes directories, globs and lists, which are
     ``ConfigInvalid`` here. A cancelled call leaves nothing behind.
     """
     checked_operator(operator, "plan")
@@ -208,7 +208,7 @@ def _rows_within(footer: Footer, number: int, rows: Sequence[Range]) -> list[Ran
 async def _page_indexes(
     footer: Footer, leaves: Sequence[int], rows_of: Mapping[int, Sequence[Range]], filters: Filters
 ) -> dict[tuple[int, int], Indexes]:
-    """Indexes of the row groups of which only some rows may be wanted, if they are in the tail or much may be left out.
+    """Indexes of the row groups with rows that may not be wanted, if they are in the tail or much may be left out.
 
     The indexes of columns in filters include bounds.
     """

@@ -8,7 +8,7 @@ Statistics say nothing of NaN, which matches every ``!=``, ``not in`` and invers
 floating-point columns are concerned. (pyarrow 26 does drop it.)
 
 **Bounds** are bytes in Parquet's PLAIN encoding. Bounds of pages become Arrow values, compared as the column's Arrow
-type compares. Those of row groups are compared by pyarrow, which knows which statistics of which writers can be
+type compares. Statistics of row groups are compared by pyarrow, which knows which statistics of which writers can be
 trusted, and evaluates any expression on them. But it ends the process if their bytes are not as wide as the column's
 type, and believes a lower bound above the upper bound. It gets a footer with nothing but statistics that were checked.
 """
@@ -86,7 +86,7 @@ def _number_order(form: str, *, is_boolean: bool = False) -> Callable[[bytes], A
 def can_be_bounds(order: Callable[[bytes], Any], low: bytes, high: bytes) -> bool:
     """Whether values can lie between two bounds: both are values, and the lower one is not above the other.
 
-    An empty upper bound is that of a writer that has none, more often than of values that are all empty.
+    An empty upper bound comes from a writer without bounds, more often than of values that are all empty.
     """
     first, last = order(low), order(high)
     return first is not None and last is not None and bool(high) and bool(first <= last)
@@ -237,7 +237,7 @@ class _Leaf:
     def checked(self, statistics: thrift.Struct, rows: int) -> thrift.Struct:
         """The statistics of a chunk of ``rows`` values that pyarrow can decode, empty if they cannot be true.
 
-        A negative count of nulls is that of a writer that did not count.
+        A negative count of nulls comes from a writer that did not count.
         """
         kept: thrift.Struct = {}
         kind, nulls = statistics.get(_NULL_COUNT, (0, None))
@@ -409,7 +409,7 @@ def prune_pages(
 ) -> list[Range]:
     """Rows of a row group, counted from its first, that may match: sorted, disjoint ranges, on boundaries of pages.
 
-    ``indexes`` are those of ``load_page_indexes`` with column indexes; a clause whose column has none keeps all rows.
+    ``indexes`` are from ``load_page_indexes`` with column indexes; a clause whose column has none keeps all rows.
     """
     rows = footer.first_rows[row_group + 1] - footer.first_rows[row_group]
     leaves = {footer.shape.paths[leaf][0]: leaf for leaf in filter_leaves(footer, filters)}

@@ -42,7 +42,7 @@ def decode_pool() -> pa.MemoryPool:
 
     pyarrow's wheels use mimalloc by default, which asks the kernel for large pages. Decoding always takes fresh memory,
     and where the host of a virtual machine has reclaimed unused memory it has to find 2 MiB again at each first touch:
-    reading 244 MB took 1.1 to 1.6 s of CPU, and 0.55 s with jemalloc. jemalloc has small pages, of which the kernel
+    reading 244 MB took 1.1 to 1.6 s of CPU, and 0.55 s with jemalloc. jemalloc has small pages, and the kernel
     gives recently used ones, and keeps freed ones for a second, so that the next batch gets them. Where large pages are
     available they are better: 61 MB took 0.11 s of CPU with them, and 0.13 s with jemalloc.
     """
@@ -74,7 +74,7 @@ class RowReader:
     piece. The first caller decodes the rows before its piece as well. ``first_rows`` has the first row of each row
     group and the end of the last; no row from ``end`` on is read. ``check`` is called with the index of each row group
     before it is decoded: it raises for a row group that must not be decoded, and returns whether its pages have exactly
-    its rows. Other row groups are read separately: pyarrow would take surplus rows for those of the next row group, and
+    its rows. Other row groups are read separately: pyarrow would take surplus rows for rows of the next row group, and
     fill up missing rows from it.
     """
 
@@ -309,7 +309,7 @@ class LeafScheduler:
 
     def __init__(self, units: Sequence[Unit], rows: int) -> None:
         self._units = [unit for unit in units if unit.parts]
-        # Rows between the units are those of other schedulers: small row groups are read by the first leaf's.
+        # Rows between the units belong to other schedulers: small row groups are read by the first leaf's.
         self._ends = [unit.scan_row(0) for unit in self._units[1:]] + [rows]
         self._unit = 0
         self._part = 0
@@ -357,7 +357,7 @@ class ColumnSource(Protocol):
 
 
 class Window:
-    """Some consecutive row groups of which ``rows`` rows are wanted, and the sources that have all their columns."""
+    """Some consecutive row groups with ``rows`` wanted rows, and the sources that have all their columns."""
 
     def __init__(self, rows: int, sources: Sequence[ColumnSource]) -> None:
         self.rows = rows

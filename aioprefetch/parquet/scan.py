@@ -79,7 +79,7 @@ def scan(
 ) -> BatchScan:
     """The record batches of a Parquet file, or of many as one table, decoded by pyarrow; a plain call without I/O.
 
-    Values, types and schema of one file are those of ``pyarrow.parquet.read_table`` with the same ``columns`` and
+    Values, types and schema of one file are as by ``pyarrow.parquet.read_table`` with the same ``columns`` and
     ``filters``, but for INT96 timestamps (``int96_unit``).
 
     ``row_groups``, ``footer``, ``size``, ``version`` and ``if_match`` are for one file. ``rows`` count through all
@@ -88,7 +88,7 @@ def scan(
     Raises ``InvalidArgument`` at once for invalid options, and for the footer of another path. The first
     batch raises ``NotFound``, ``InvalidArgument`` for columns, row groups, rows and filters that do not go with the
     file, ``UntrustedMetadata`` for a damaged file, with the row group and the columns, and ``Unsupported`` for what
-    pyarrow does not read. Of many files it raises ``NotFound`` where there are none, ``ObjectChanged`` for one that was
+    pyarrow does not read. Of many files it raises ``NotFound`` without any, ``ObjectChanged`` for a file that was
     overwritten after it was listed, and ``Unsupported`` for columns whose types have nothing in common.
 
     Parameters
@@ -148,7 +148,7 @@ def scan(
     ordered
         Of many files: their batches in the order of the files. ``False``: as they are ready, of several files at once.
     schema
-        The schema of all batches, instead of the union of those of all files: then no footer is read ahead of its
+        The schema of all batches, instead of the union over all files: then no footer is read ahead of its
         turn, with ``rows`` none behind the last of them. What a file has beside it is left out.
     partitioning
         ``"hive"``: directories ``name=value`` are columns, below a directory that is scanned and in the whole path of
@@ -171,7 +171,7 @@ def scan(
         callers that filter what they get themselves.
     int96_unit
         The unit of timestamps that are stored in 96 bits, as Hive, Impala and older Spark do. ``"us"`` has all years,
-        ``"ns"`` those of 1677 to 2262; a value that the unit does not hold is ``Unsupported``. ``None``: ``"us"``, but
+        ``"ns"`` from 1677 to 2262; a value that the unit does not hold is ``Unsupported``. ``None``: ``"us"``, but
         ``"ns"``, as in pyarrow, of a file whose writer stored an Arrow schema.
     """
     source = checked_source(path)
@@ -268,7 +268,7 @@ class ScanOptions(TypedDict, total=False):
 
 
 async def read_table(operator: Operator, path: str | Sequence[str], **options: Unpack[ScanOptions]) -> pa.Table:
-    """The batches of ``scan`` with the same options as one table, equal to that of ``pyarrow.parquet.read_table``.
+    """The batches of ``scan`` with the same options as one table, equal to ``pyarrow.parquet.read_table``'s.
 
     Since the whole table will be in memory, its pages may take all memory of the runtime, and its chunks are larger
     than a scan's batches: 131,072 rows, or 256 MiB.
@@ -398,7 +398,7 @@ async def count_rows(
     """The number of rows of a file, a directory, a glob or a list of files, as ``scan`` takes them.
 
     Without ``filters`` the footers alone are read. With them it reads the columns that they name, of row groups and
-    pages that may match; filters on partitions alone read footers. Errors are those of ``scan``. A cancelled call
+    pages that may match; filters on partitions alone read footers. Errors as for ``scan``. A cancelled call
     leaves nothing behind.
     """
     checked_operator(operator, "count_rows")
@@ -496,7 +496,7 @@ async def plan_files(
 ) -> FilesPlan:
     """The reads of ``scan`` of a directory, a glob, a list or a file. Lists them, and reads the footers.
 
-    Arguments and errors are those of ``scan``. As with ``plan``, the requests are those of a scan that has memory for
+    Arguments and errors as for ``scan``. As with ``plan``, the requests are as for a scan that has memory for
     all of them. A cancelled call leaves nothing behind.
     """
     checked_operator(operator, "plan_files")

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Merge(Generic[T]):
-    """The items of a listing, of which each is put before it is asked for. ``on_passed`` gets those without a key."""
+    """The items of a listing, each put before it is asked for. ``on_passed`` gets items without a key."""
 
     def __init__(self, key_of: Callable[[T], str], on_passed: Callable[[T], object]) -> None:
         self._key_of = key_of
@@ -29,7 +29,7 @@ class Merge(Generic[T]):
         self._item, self._is_found, self.is_at_end = item, False, item is None
 
     def find(self, key: str) -> T | None:
-        """The item of a key, ``None`` if there is none."""
+        """The item of a key, or ``None``."""
         if self._item is None or self._key_of(self._item) != key:
             return None
         self._is_found = True

@@ -14,7 +14,7 @@ _ONE_CHARACTER = re.compile(r"\[([^!/])\]")
 
 
 def wildcard_at(text: str, start: int = 0) -> int:
-    """The position of the first wildcard from ``start`` on; the length of the pattern if there is none."""
+    """The position of the first wildcard from ``start`` on; the length of the pattern without any."""
     match = _WILDCARD.search(text, start)
     return len(text) if match is None else match.start()
 
@@ -54,7 +54,7 @@ def literal_part(glob: str) -> tuple[str, int]:
 def compile_glob(glob: str) -> re.Pattern[str]:
     """A glob over whole paths: ``*`` and ``?`` stay within a segment, ``**`` crosses them, ``[a-z]`` is a set.
 
-    ``InvalidArgument`` for an invalid pattern, instead of one that matches nothing: a ``[`` without its ``]``, or
+    ``InvalidArgument`` for an invalid pattern, instead of a pattern that matches nothing: a ``[`` without its ``]``, or
     alternatives in braces. ``[[]`` and ``[{]`` stand for the characters themselves.
     """
     if not isinstance(glob, str):

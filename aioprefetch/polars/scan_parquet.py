@@ -140,7 +140,7 @@ class ParquetSource:
     """The rows of Parquet files for polars, by columns, predicate and number of rows; each call reads again.
 
     ``schema`` are the columns of the frame, in Arrow. ``is_file`` says that there is one file, whose first run asks for
-    data of the version of ``etag``, the footer of which is at hand. Later runs ask whether the file is still the same;
+    data of the version of ``etag``, whose footer is at hand. Later runs ask whether the file is still the same;
     so does the first if all that it needs is in memory. Many files are listed by each run, and read as columns of
     ``schema``.
 
@@ -172,7 +172,7 @@ class ParquetSource:
         n_rows: int | None,
         batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
-        """The rows, as polars asks for them: the first ``n_rows``, and of these the ones that match ``predicate``."""
+        """The rows, as polars asks for them: the first ``n_rows``, and of these the rows that match ``predicate``."""
         columns = self._schema.names if with_columns is None else with_columns
         read = columns if predicate is None else list(dict.fromkeys([*columns, *predicate.meta.root_names()]))
         etag, self._first_etag = self._first_etag, None
@@ -329,7 +329,7 @@ def scan_parquet(
 
     The call reads the footers, for the columns, and no data; with ``schema`` it reads nothing. A query reads the
     columns that it needs, the row groups and pages that its predicate may match by their statistics, and with
-    ``head(n)`` those of the first n rows. It runs on the loop thread of ``aioprefetch.sync``, while polars asks for
+    ``head(n)`` the first n rows. It runs on the loop thread of ``aioprefetch.sync``, while polars asks for
     batch after batch, and ends where polars stops asking.
 
     Raises ``ConfigInvalid`` for options that are unknown, ``NotFound`` where there are no files, and ``Unsupported``

@@ -36,7 +36,7 @@ class RichOptions(TypedDict, total=False):
 def rich(**options: Unpack[RichOptions]) -> ProgressDisplay:
     """A display for ``on_progress`` by rich, which shows bytes, rate and time left of each transfer.
 
-    ``options`` are those of ``rich.progress.Progress``. One object serves any number of transfers, one after the other
+    ``options`` as for ``rich.progress.Progress``. One object serves any number of transfers, one after the other
     and at once. ``MissingDependency`` without rich, ``TypeError`` for another option.
     """
     return RichDisplay(checked_options(options, RichOptions.__annotations__, "rich"))

@@ -28,7 +28,7 @@ class TqdmOptions(TypedDict, total=False):
 def tqdm(**options: Unpack[TqdmOptions]) -> ProgressDisplay:
     """A display for ``on_progress`` by tqdm, which shows bytes, rate and time left of each transfer.
 
-    ``options`` are those of ``tqdm.tqdm``. One object serves any number of transfers, one after the other and at once.
+    ``options`` as for ``tqdm.tqdm``. One object serves any number of transfers, one after the other and at once.
     ``MissingDependency`` without tqdm, ``TypeError`` for another option.
     """
     return TqdmDisplay(checked_options(options, TqdmOptions.__annotations__, "tqdm"))

@@ -63,7 +63,7 @@ class Collector(BaseCollector):
         if registry is not None:
             registry.register(self)  # First: it may refuse, and what it refuses must not listen.
         self._off: list[Callable[[], None]] = [
-            operator.events.subscribe(partial(self._hear, operator.info.scheme, operator.info.name), *_EVENTS)
+            operator.events.subscribe(partial(self._on_event, operator.info.scheme, operator.info.name), *_EVENTS)
             for operator in self._operators
         ]
 
@@ -82,7 +82,7 @@ class Collector(BaseCollector):
             *(self._reads, self._read_bytes, self._wait),
         ):
             yield from metric.collect()
-        # Two operators may have the same labels, of which a scrape may have one sample each.
+        # Two operators may have the same labels; a scrape may have one sample for each.
         memory, cached, limit, connections, withheld = _Sums(), _Sums(), _Sums(), _Sums(), _Sums()
         for operator in self._operators:
             store, statistics = (operator.info.scheme, operator.info.name), operator.statistics
@@ -99,7 +99,7 @@ class Collector(BaseCollector):
         yield _gauge("connections", "Connections of our transport, by state", connections, "state")
         yield _gauge("slots_withheld", "Slots that throttling has closed for now", withheld)
 
-    def _hear(self, scheme: str, bucket: str, event: Event) -> None:
+    def _on_event(self, scheme: str, bucket: str, event: Event) -> None:
         facts: Any = event.facts
         if event.name == "read.served":
             labels = facts["tier"], scheme, bucket

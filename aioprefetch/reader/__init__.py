@@ -5,7 +5,7 @@ and ``readinto``: a seek moves it and nothing else. The **object reads** (``obje
 names an offset or begins at the cursor.
 
 A read looks into the **block store** first. The store holds, for each version of an object, *blocks* of a fixed size;
-a block consists of *segments*, each of which one request has filled. If one segment holds every byte of the read, the
+a block consists of *segments*, each filled by one request. If one segment holds every byte of the read, the
 read is a *hit*: it costs a look-up and a copy, and sends nothing.
 
 The first read of a reader finds no version. The *opening* (``opening``) sends one request that brings size, ETag and
@@ -25,7 +25,7 @@ A *miss* goes four steps:
    reader that needs some of these bytes waits for the same fetch, and wakes as soon as its own bytes have arrived.
 4. The read copies its bytes out of the segments. Segments stay resident until the memory is needed for others.
 
-The requests of a read are queued before those of its window. A window's requests travel in the prefetch lane; a fetch
+The requests of a read are queued before its window's. A window's requests travel in the prefetch lane; a fetch
 in that lane is promoted to the demand lane as soon as a read waits for it. ``options`` checks what
 ``operator.reader(path)`` takes, and ``iterators`` are the results of ``stream`` and ``iter_ranges``.
 """

@@ -1,4 +1,4 @@
-"""Reads past the blocks: into the memory of the result, of which nothing is resident afterwards.
+"""Reads past the blocks: into the memory of the result. Nothing is resident afterwards.
 
 A **long read** has more bytes than blocks can keep. What is resident or in flight when it begins is copied out of its
 blocks, and all other bytes come in parallel requests for parts of the pinned version (``ParallelParts``).

@@ -1,4 +1,4 @@
-"""The iterators of a RangeReader: objects with ``aclose`` and ``async with``. One that is left early releases all."""
+"""The iterators of a RangeReader: objects with ``aclose`` and ``async with``. Left early, it releases all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RangeIterator(AsyncClosing):
 
     Nothing is sent before the first result is awaited. A failed request fails the iteration when its turn comes;
     ranges of requests that completed before come first, and iterating on afterwards brings the others. Several tasks
-    may consume one iterator, in turns; one that is cancelled takes no result with it.
+    may consume one iterator, in turns; a cancelled task takes no result with it.
     """
 
     def __init__(

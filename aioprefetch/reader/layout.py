@@ -7,7 +7,7 @@ is a module with the functions of ``LayoutModule`` and an entry in ``FORMATS``.
 
 A reader that has read two groups of rows goes through the file: the columns that it has read are fetched ahead, in the
 order of the groups, within a window. Other columns are never fetched, except in small gaps. Libraries that
-fetch several groups at once, on threads, read their chunks in any order, so every group from the first one that was
+fetch several groups at once, on threads, read their chunks in any order, so every group from the first that was
 read is expected to be read. What was fetched and not read counts against the window, so that a reader which skips
 groups gets no more than one window in vain. Within a chunk that is read in pieces, the rest is fetched as far ahead as
 it was read in order.
@@ -103,7 +103,7 @@ class Layout:
         return range(first, max(first, bisect_right(self._starts, end - 1)))
 
     def number_of(self, column: int, group: int) -> int | None:
-        """The number of the chunk of a column in a group, ``None`` if there is none."""
+        """The number of the chunk of a column in a group, or ``None``."""
         return self._places.get((column, group))
 
 
@@ -123,7 +123,7 @@ GAP_BYTES = 128 << 10
 
 # The most chunks of one report, and the most that are fetched ahead: it bounds the time of a report.
 REPORT_CHUNKS_MAX = 1024
-# The most chunks that one report looks at, with those that were read or requested already. The next one continues.
+# The most chunks that one report looks at, read or requested ones included. The next one continues.
 LOOKS_MAX = 1024
 
 # Chunks read one after another by their places, this many or up to the next group, are a run through the
@@ -152,7 +152,7 @@ class ColumnRuns:
         self._first_group = self.layout.groups
         self._ends: dict[int, tuple[int, int, int]] = {}  # By column: chunk, end of the last read, bytes in order.
         self._requested: dict[int, int] = {}  # By chunk: the end of what was requested ahead.
-        self._unread: dict[int, int] = {}  # By chunk: bytes that were requested ahead, none of which was read.
+        self._unread: dict[int, int] = {}  # By chunk: bytes that were requested ahead and not read.
         self._unread_bytes = 0
         # A heap of group, column and the group to stop at: the chunks to look at, each of them once.
         self._next: list[tuple[int, int, int]] = []

@@ -1,7 +1,7 @@
 """The look-ahead of one reader: by its windows, or by the layout of its file where that is known.
 
 Reads report here unless they are hits in the middle of a segment. The decision comes back to the read; its own requests
-are sent first, and then ``apply`` sends those of the decision, in the prefetch lane.
+are sent first, and then ``apply`` sends the decision's, in the prefetch lane.
 
 **Small reads.** Libraries that read a format in small pieces (a header of 30 bytes, then a name, then the data behind
 it) wait for a first byte each time. A request that brings more takes no longer, as long as its body arrives in a small
@@ -238,7 +238,7 @@ class LookAhead:
         )
 
     def apply(self, decision: WindowDecision, start: int) -> None:
-        """Cancel the requests ahead of an abandoned run, and send those of the next window of this one.
+        """Cancel the requests ahead of an abandoned run, and send the next window's requests of this run.
 
         ``start`` is the start of the read.
         """
@@ -299,11 +299,11 @@ class LookAhead:
         if not (opened.position.keeps_behind or (is_small and not self._recycles_any)):
             opened.store.eviction.recycle(file, stop)
 
-    def goes_past_blocks(self, start: int, end: int) -> bool:
+    def bypasses_blocks(self, start: int, end: int) -> bool:
         """Whether a read of ``[start, end)`` needs no blocks: they could not keep its bytes for a read that comes back.
 
         That is a read of about ``memory_bytes`` or more, behind which nothing is left to look ahead to, by a reader
-        that has not gone back. A shorter one stays in memory, and one that others may follow keeps its window.
+        that has not gone back. A shorter one stays in memory, and a run that others may follow keeps its window.
         """
         if end - start <= self._kept_bytes:
             return False
@@ -315,8 +315,8 @@ class LookAhead:
             return False
         return self.is_off or end + block >= min(opened.end_of_reads(), windows.split_end)
 
-    def went_past_blocks(self, end: int) -> None:
-        """Report a read up to ``end`` that went past the blocks: one that begins before its end goes back."""
+    def on_bypass(self, end: int) -> None:
+        """Report a read up to ``end`` that went past the blocks: a read that begins before its end goes back."""
         self._past_end = end
 
     def mark_positions(self) -> None:

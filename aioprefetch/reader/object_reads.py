@@ -2,7 +2,7 @@
 
 A read looks into the block store first (``hit``). A miss is reported to the windows of the reader's runs, which decide
 what it brings and what is fetched ahead of it; then its missing bytes are requested, each one once, and it waits for
-the requests that bring them. Requests of the read itself are queued before those of the windows.
+the requests that bring them. Requests of the read itself are queued before the windows'.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class ObjectReads:
             if is_first and opened.must_open(start, length):
                 await opened.open(start, length or 0)
             end = opened.end_of(start, length)
-            segment = self._brought(start, end) if is_first else None
+            segment = self._arrived_with_first(start, end) if is_first else None
             if segment is not None:
                 self.count_read(start, end - start, size, Tier.NETWORK, began)
                 return bytes(segment.view[start - segment.start : end - segment.start])
@@ -171,7 +171,7 @@ class ObjectReads:
                 past, miss = self._way(start, end, at_cursor)
                 if past:
                     collected, tier = await LongRead.collect(self, start, end)
-                    self.ahead.went_past_blocks(end)
+                    self.ahead.on_bypass(end)
                 else:
                     if end - start > self._block_bytes:
                         collected = stream_of(end - start)
@@ -205,7 +205,7 @@ class ObjectReads:
         file = opened.file
         if end - start > self._block_bytes or file is None:
             return memoryview(await self.read(offset, size, operation))
-        if is_first and (segment := self._brought(start, end)) is not None:
+        if is_first and (segment := self._arrived_with_first(start, end)) is not None:
             self.count_read(start, end - start, size, Tier.NETWORK, began)
             return file.view(segment, start, end)
         waits: list[Wait] = []
@@ -242,14 +242,14 @@ class ObjectReads:
             if is_first and opened.must_open(start, length):
                 await opened.open(start, length or 0)
             end = opened.end_of(start, length)
-            segment = self._brought(start, end) if is_first else None
+            segment = self._arrived_with_first(start, end) if is_first else None
             if segment is not None:
                 write(segment.view[start - segment.start : end - segment.start])
             elif start < end:
                 past, miss = self._way(start, end, at_cursor=True)
                 if past:
                     tier = await LongRead(self, start, target[: (filled := end - start)]).run()
-                    self.ahead.went_past_blocks(end)
+                    self.ahead.on_bypass(end)
                 else:
                     tier = await self.copy(start, end, write, at_cursor=True, miss=miss)
         except Exception as error:
@@ -258,7 +258,7 @@ class ObjectReads:
         self.count_read(start, filled, len(target), Tier.NETWORK if is_first else tier, began)
         return filled
 
-    def _brought(self, start: int, end: int) -> Segment | None:
+    def _arrived_with_first(self, start: int, end: int) -> Segment | None:
         """The segment with ``[start, end)`` if the first response has brought it, and nothing is fetched ahead yet."""
         file = self.opened.file
         is_alone = self.opened.passes_blocks or self.opened.policy.window == "none"
@@ -273,7 +273,7 @@ class ObjectReads:
         """Whether a read goes past the blocks, and the miss, if it was reported already."""
         ahead, opened = self.ahead, self.opened
         if not opened.passes_blocks or opened.total is None:
-            return ahead.goes_past_blocks(start, end), None
+            return ahead.bypasses_blocks(start, end), None
         if ahead.is_off:
             return True, None
         if ahead.learns_from(opened.open_file(), end):
@@ -325,7 +325,7 @@ class ObjectReads:
 
         Returns the origin of the bytes. ``write`` gets less if the object turns out to be shorter than its declared
         size. If the copy fails or is cancelled, received bytes stay resident, and ``write`` may have got a part.
-        ``miss`` is that of the range, if it was reported already.
+        ``miss`` is the range's, if it was reported already.
         """
         if self._by_block and start < end:
             return self._copy_by_block(start, end, write, at_cursor)

@@ -62,9 +62,9 @@ class OpenObject:
     ``size`` is the end of readable bytes: the declared size, as long as no response shows that the object is shorter,
     otherwise the real size; ``None`` until known. ``file`` is the version's place in the block store, ``None`` until
     the version is pinned and again after closing. ``position`` tells the store where the reader stands. ``name`` is the
-    object in the block store. ``etag`` and ``version`` are those of the pin. ``is_shared``: readers of the same version
+    object in the block store. ``etag`` and ``version`` are the pin's. ``is_shared``: readers of the same version
     may share its blocks, because a strong pin proves that bytes are equal. ``request_bytes_max`` is the longest
-    request: all of it must fit into memory together, with room for others. ``waits`` are those of its reads for
+    request: all of it must fit into memory together, with room for others. ``waits`` are its reads' waits for
     requests, until they are released, ``long_reads`` what ends those past the blocks. ``passes_blocks``: reads of a
     local file are delivered past the blocks, which keep what is fetched ahead. ``total`` is the size of the object as a
     response has named it, from which no later one may differ. ``proof``: the turn to ask whether the object is still of
@@ -83,7 +83,7 @@ class OpenObject:
         self.is_shared = not (etag is None and version is None) and is_strong(etag, version)
         self.size = size = options.size
         self.file: BlockFile | None = None
-        self.last_head: ReadHead | None = None  # That of the file which was closed.
+        self.last_head: ReadHead | None = None  # The head of the closed file.
         self.position = ReaderPosition()
         self.closed = False
         self._accessor = accessor
@@ -99,7 +99,7 @@ class OpenObject:
         self._declared = size
         self.total = options.total
         self._opening_key: tuple[object, ...] = (path, block_bytes, size, etag, version, self.total)
-        # The end of readable bytes for the first request: one that a refusal has named binds nothing yet.
+        # The end of readable bytes for the first request: an end that a refusal has named binds nothing yet.
         self._likely_size = size
         self._tail_bytes = options.footer_bytes
         self._split = options.split
@@ -191,7 +191,7 @@ class OpenObject:
             self._opening_key = (*self._opening_key[:-1], refused)  # Shared by readers that hold to the same size.
 
     def facts(self) -> BlockFile | None:
-        """The version of which another reader has left size and ETag, unless the caller has named one or a size."""
+        """The version whose size and ETag another reader has left, unless the caller has named one or a size."""
         left = self.store.newest(self.name, self._block_bytes)
         return left if left is not None and left.has_facts and self._opening_key[2:] == (None,) * 4 else None
 

@@ -45,7 +45,7 @@ class Opener(Protocol):
 class Opening:
     """A first request for ``[start, end)``, or for the last bytes of the object, and the ``readers`` that share it.
 
-    ``resident``: a version of which memory or disk has these bytes; the request asks for another one. ``is_open``: it
+    ``resident``: a version whose bytes memory or disk has here; the request asks for another one. ``is_open``: it
     may be shared. ``pinned``: ETag, version and size in the response, once it is there. Unless
     ``recalled_block_bytes`` is 0, a version may be found on the disk, which has blocks of that size.
     """
@@ -190,7 +190,7 @@ class Opening:
 class Openings:
     """The first requests over one stack of layers in one runtime, and what all readers over it have in common.
 
-    ``by_key`` are the requests that may be found by other readers: those that have not ended.
+    ``by_key`` are the unfinished requests, which other readers may join.
     """
 
     def __init__(self, accessor: Accessor, runtime: Runtime) -> None:
@@ -206,7 +206,7 @@ class Openings:
 
     @classmethod
     def of(cls, accessor: Accessor, runtime: Runtime) -> Openings:
-        """Those of a runtime."""
+        """The openings of a runtime."""
         openings = runtime.peek(("openings", id(accessor)))  # Which holds the accessor, so that the number stays its.
         if not isinstance(openings, cls):
             openings = runtime.shared(("openings", id(accessor)), lambda: cls(accessor, runtime))

@@ -1,6 +1,6 @@
 """The read policies, as a table: the bytes that a miss fetches, the prefetch window, and the first request.
 
-The names are those of Hadoop's ``openFile()`` option ``fs.option.openfile.read.policy``. Pure, no I/O.
+The names come from Hadoop's ``openFile()`` option ``fs.option.openfile.read.policy``. Pure, no I/O.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PolicyName = Literal[
     "json",
     "orc",
 ]
-# One name, or a list of which the first that is known counts; at run time also in one text, with commas.
+# One name, or a list, where the first known one counts; at run time also in one text, with commas.
 PolicyNames = PolicyName | Sequence[PolicyName]
 
 
@@ -88,10 +88,10 @@ _ROWS = (
     Policy("parquet", "exact", "grown", "tail"),
 )
 
-# Formats whose requests are those of another policy.
+# Formats with the requests of another policy.
 ALIASES = {"default": "adaptive", "avro": "sequential", "csv": "sequential", "json": "sequential", "orc": "parquet"}
 
-# fsspec's caches, of which the nearest policy is meant.
+# fsspec's caches stand for the nearest policy.
 CACHES = {
     **dict.fromkeys(("readahead", "adaptive", "bytes", "block", "blockcache", "background", "mmap"), "adaptive"),
     **dict.fromkeys(("none", "first", "parts"), "random"),
@@ -204,7 +204,7 @@ def extent(start: int, end: int, *, fill: Fill, grid: BlockGrid) -> Range:
 def coalescing(
     gap_bytes: ByteCount | None, request_bytes_max: ByteCount | None, *, policy: Policy, path: str
 ) -> tuple[int, int]:
-    """The two limits of merged reads, checked; for ``None`` those of the policy."""
+    """The two limits of merged reads, checked; for ``None`` the policy's."""
     gap = (
         policy.gap_bytes
         if gap_bytes is None

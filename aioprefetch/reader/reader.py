@@ -90,7 +90,7 @@ class RangeReader(AsyncClosing):
     def metadata(self) -> Metadata | None:
         """The object by the responses so far: its content type, time and user metadata cost no request.
 
-        ``None`` before the first response. Of an empty object, and of one that is unchanged since another process left
+        ``None`` before the first response. Of an empty object, and of an object unchanged since another process left
         its blocks in ``disk_cache``, only size and version are known; ``Operator.stat`` asks for all there is.
         """
         if self._reads is None:
@@ -481,7 +481,7 @@ class RangeReader(AsyncClosing):
         )
 
     def _count_delivered(self, count: int, *, reads: int = 0) -> None:
-        """Count bytes that went to the caller out of an earlier read; below 0, those that did not after all."""
+        """Count bytes that went to the caller out of an earlier read; below 0, bytes that did not after all."""
         self._counters.hits += reads
         self._counters.hit_bytes += count
 

@@ -90,7 +90,7 @@ class WindowDecision:
     range that was fetched ahead in vain. ``continues`` is false for a read that belongs to no run and begins none,
     because it is in the bytes that were fetched ahead of another run, which continues unchanged. ``chunks`` are the
     ranges to fetch ahead in a file whose layout is known. ``behind``: the end of the blocks that a long run has left
-    behind, 0 if there are none. ``in_parts``: blocks ahead are wanted sooner than one connection each brings them,
+    behind, or 0. ``in_parts``: blocks ahead are wanted sooner than one connection each brings them,
     because the reader had to wait less than a window ago, or its window cannot grow.
     """
 
@@ -134,7 +134,7 @@ class Windows:
         self.blocks_max = blocks_max
         self.split_end = split_end
         self.limit = blocks_max
-        self.runs: list[Run] = []  # The one that was used last at the end.
+        self.runs: list[Run] = []  # The last used one at the end.
         self.backward_runs: list[BackwardRun] = []
         self.stop = 0
         self.has_gone_back = False

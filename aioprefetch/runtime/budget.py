@@ -98,7 +98,7 @@ class MemoryBudget:
     def request(
         self, size_bytes: int, lane: Lane, *, is_promise: bool = False, on_grant: Callable[[], None] | None = None
     ) -> Ticket:
-        """A ticket, granted at once if the limit and the queue allow it. The options are those of ``Ticket``."""
+        """A ticket, granted at once if the limit and the queue allow it. Options as for ``Ticket``."""
         ticket = Ticket(size_bytes, lane, is_promise=is_promise, on_grant=on_grant)
         behind = bool(self._lanes["demand"]) or (lane == "prefetch" and bool(self._lanes["prefetch"]))
         if not size_bytes:

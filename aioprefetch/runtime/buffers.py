@@ -41,7 +41,7 @@ _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 class ResultStream(io.BytesIO):
     """A stream around the memory of a result, which a failed read may leave behind with views of it.
 
-    Its finalizer does nothing. Since Python 3.13 that of ``io`` writes an error to standard error if the garbage
+    Its finalizer does nothing. Since Python 3.13 ``io``'s own writes an error to standard error if the garbage
     collector finds a stream with views.
     """
 

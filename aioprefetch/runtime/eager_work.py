@@ -22,7 +22,7 @@ from aioprefetch.runtime.events import logger
 class EagerWork:
     """A coroutine that runs from ``start`` on; ``on_end`` is called once, however it ends.
 
-    The methods besides ``start`` are those of ``asyncio.Task``: libraries call them on what is the current task.
+    The methods besides ``start`` are as in ``asyncio.Task``: libraries call them on what is the current task.
     """
 
     __slots__ = (
@@ -212,7 +212,7 @@ class EagerWork:
     def _end(self, error: BaseException | None = None) -> None:
         self._coro = None
         if error is not None:
-            self._error = error.with_traceback(None)  # Whose frames would keep buffers alive.
+            self._error = error.with_traceback(None)  # Its frames would keep buffers alive.
         callbacks, self._callbacks = self._callbacks, None
         self._on_end(self)
         for callback, context in callbacks or ():

@@ -73,14 +73,14 @@ COUNTERS: Mapping[str, str] = {
     "stream_read_block_read": "requests of readers to the store: of fetches, and of bytes that stay in no block",
     "stream_read_block_acquire_read": "waits of reads for bytes, their memory included",
     "stream_read_block_hits": "reads, or requests of a read of several ranges, served from resident bytes alone",
-    "stream_read_block_misses": "those that had to wait for a fetch",
+    "stream_read_block_misses": "reads, or such requests, that had to wait for a fetch",
     "hits_memory": "the hits",
     "hits_disk": "the misses that block files served alone",
     "hits_network": "the misses that needed the store",
     "demand_wait_microseconds": "how long reads waited for bytes",
     "memory_waits": "fetches that waited for memory",
     "stream_read_prefetch_operations": "fetches in the prefetch lane",
-    "prefetch_bytes_used": "bytes prefetched, in pieces of memory of which something was read",
+    "prefetch_bytes_used": "bytes prefetched, in pieces of memory that were read from",
     "prefetch_bytes_wasted": "bytes prefetched, in pieces that were evicted unread or whose reader closed before",
     "prefetch_lead": "pieces of memory that were prefetched and then read",
     "stream_evict_blocks_from_cache": "blocks, or parts of them, evicted from memory",
@@ -88,7 +88,7 @@ COUNTERS: Mapping[str, str] = {
     "stream_file_cache_blocks_written": "block files written",
     "stream_file_cache_blocks_skipped": "blocks not written, because such files were evicted before they were read",
     "stream_file_cache_eviction": "block files removed to make room for others",
-    "stream_file_cache_failures": "failures of the disk with the block files, none of which failed a read",
+    "stream_file_cache_failures": "failures of the disk with the block files; no read failed by them",
     "scan_reads": "reads that column scans submitted: the buffers of a page, mostly",
     "scan_requests": "requests that scans made of them",
     "scan_bytes_wanted": "bytes in those reads, without what came with the tail of the file",
@@ -117,7 +117,7 @@ COUNTERS: Mapping[str, str] = {
         'conditional requests with the response "not modified": of the layer, or of callers with the bytes'
     ),
     "cache_evictions": "entries evicted from the cache",
-    "cache_failures": "failures of the cache store, none of which failed a read",
+    "cache_failures": "failures of the cache store; no read failed by them",
 }
 
 # Events with a duration. Each is a counter too: the number of its starts.
@@ -136,9 +136,9 @@ DURATIONS: Mapping[str, str] = {
 
 GAUGES: Mapping[str, str] = {
     "transport_connections_open": "connections of the transport that are open or being made",
-    "transport_connections_idle": "those of them that wait for a request",
+    "transport_connections_idle": "the idle ones, which wait for a request",
     "stream_read_active_prefetch_operations": "prefetches in flight",
-    "stream_read_blocks_in_cache": "blocks in memory, of which something is resident or on its way",
+    "stream_read_blocks_in_cache": "blocks in memory with bytes that are resident or in flight",
     "stream_read_bytes_in_cache": "bytes of these blocks, and those reserved for requests that fill blocks",
     "stream_read_active_memory_in_use": "bytes of an operator's memory_bytes in use or reserved, for whatever purpose",
     "slots_withheld": "slots that may not be used because the store asked for fewer requests",
@@ -224,7 +224,7 @@ class EventBus:
     """The events of an operator and of those made from it, on all loops of this process.
 
     Who publishes looks at ``listeners`` first, or at one of the flags: without a listener, that is all an event costs.
-    ``clock`` gives the times of events; a runtime on a loop with a virtual clock sets that of the loop.
+    ``clock`` gives the times of events; a runtime on a loop with a virtual clock sets the loop's.
     ``store`` is the URL of the operators' store, once there is one.
     ``followers`` get each request when it begins and each read that was served. ``hears_requests``
     tells whether anybody listens to the events of requests; ``wants_requests`` and ``wants_reads``, whether to anything
@@ -253,12 +253,12 @@ class EventBus:
         _process.join(self)
 
     def subscribe(self, listener: Listener, *names: str) -> Callable[[], None]:
-        """Call ``listener`` with each event from now on, or with those of ``names``; the function returned ends that.
+        """Call ``listener`` with each event from now on, or with events of ``names``; the function returned ends that.
 
         It is called in the middle of a read, on the thread where the event happens (mostly the event loop's; a hit of
-        a blocking reader is its caller's): let it be short, and wait for nothing. One that raises is logged once and
+        a blocking reader is its caller's): let it be short, and wait for nothing. A raising one is logged once and
         disturbs no read; only ``KeyboardInterrupt`` and ``SystemExit`` go on, as a signal that arrives while it runs.
-        ``InvalidArgument`` for a name that there is not, ``InvalidType`` for a listener that cannot
+        ``InvalidArgument`` for an unknown name, ``InvalidType`` for a listener that cannot
         be called or is a coroutine function.
         """
         _check_subscription(listener, names)
@@ -331,7 +331,7 @@ class EventBus:
                 listener(event)
             except (KeyboardInterrupt, SystemExit):
                 raise
-            except BaseException:  # A CancelledError of a listener would look like that of the read.
+            except BaseException:  # A CancelledError of a listener would look like the read's.
                 if not self._complained:
                     self._complained = True
                     logger.exception("a listener failed at event %s; further failures are not logged", name)
@@ -365,7 +365,7 @@ class EventBus:
 
 
 class _Process:
-    """The buses of this process, and the listeners to all of them, those of operators to come included."""
+    """The buses of this process, and the listeners to all of them, of operators to come, too."""
 
     def __init__(self) -> None:
         # The collector may run meanwhile, and code of its own with it.

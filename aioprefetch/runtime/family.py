@@ -34,16 +34,16 @@ RUNTIMES_MAX = 8
 
 
 class KeptRuntimes:
-    """Those of this process, of any loop, the one that was left first in front. It may be used again meanwhile."""
+    """The runtimes of this process, of any loop, in the order in which they were left."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[Runtime, asyncio.TimerHandle] = OrderedDict()
 
     def keep(self, runtime: Runtime) -> None:
-        """On its loop: end a runtime that no operator uses in ``KEPT_SECONDS``, earlier if too many are kept by then.
+        """Schedule the end of an unused runtime after ``KEPT_SECONDS``, or sooner when too many are kept. On its loop.
 
-        One that an operator uses again goes on.
+        A runtime that an operator uses again goes on.
         """
         runtime.free_memory()
         timer = runtime.loop.call_later(KEPT_SECONDS, self._expire, runtime)
@@ -92,7 +92,7 @@ class RuntimeFamily:
 
     @classmethod
     def find(cls, key: Hashable, options: RuntimeOptions, token: str = "") -> RuntimeFamily:
-        """The family of this process under ``key``; a new one, named ``token``, if there is none any more."""
+        """The family of this process under ``key``; a new one, named ``token``, if it is gone."""
         with _register.lock:
             family = _register.families.get((key, options))
             if family is None:
@@ -114,7 +114,7 @@ class RuntimeFamily:
     def keep(self, name: str, made: T) -> T:
         """The object of the first call for ``name``: copies of one operator then share its service and layers.
 
-        Of more than ``RECIPES_MAX`` the one that was used longest ago is forgotten.
+        Of more than ``RECIPES_MAX`` the least recently used one is forgotten.
         """
         with _register.lock:
             first: T = self._kept.setdefault(name, made)
@@ -131,7 +131,7 @@ class RuntimeFamily:
         self._runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
 
     def current(self, holder: object) -> Runtime:
-        """The runtime of the running loop, made if there is none or the last one was closed, held by ``holder``."""
+        """The runtime of the running loop, made at first use, and again after it was closed, held by ``holder``."""
         if self._generation != fork_generation():
             leak_after_fork(self._runtimes, self._lock)
             self._reset()
@@ -182,7 +182,7 @@ class RuntimeFamily:
         return None if runtime is None or runtime.closed else runtime
 
     def statistics(self) -> StatisticsSnapshot:
-        """All counts in this process, those of runtimes that ended included, and the gauges of the others."""
+        """All counts in this process, of ended runtimes too, and the gauges of the others."""
         total = Counters()
         gauges: Counter[str] = Counter()
         if self._generation == fork_generation():
@@ -197,7 +197,7 @@ class RuntimeFamily:
 
 
 class Member:
-    """One operator in its family: a holder of runtimes, together with those that are made from it by ``layer``.
+    """One operator in its family: a holder of runtimes, together with the operators made from it by ``layer``.
 
     ``live`` is what it uses on the loop where it was used last.
     """

@@ -94,7 +94,7 @@ def _disk_cache(value: object, name: str) -> DiskCache:
 class RuntimeOptions:
     """The limits of a runtime. Sizes in bytes, times in seconds; ``executor_threads`` serves files and hashing.
 
-    ``drain_bytes``: a response of which no read needs the rest is received to its end if at most this much is missing,
+    ``drain_bytes``: a response whose rest no read needs is received to its end if at most this much is missing,
     so that its connection is kept, and cancelled otherwise. 0 cancels every such response.
     """
 

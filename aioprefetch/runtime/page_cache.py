@@ -37,7 +37,7 @@ NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 # Without the flag ``preadv`` would wait like any other read.
 KNOWS_NOWAIT = NOWAIT != 0
 
-# The number of names that are known to be those of regular files, as they were when they were looked at.
+# The number of names known as regular files, as of the last look.
 _LOOKED_AT_MAX = 1024
 
 _LOOK = getattr(os, "O_PATH", 0) | os.O_CLOEXEC
@@ -132,7 +132,7 @@ class PageCache:
     def open(self, path: str) -> int | None:
         """A descriptor of the regular file at ``path`` below the root, for reading.
 
-        ``None`` for everything else: the path is not cached, is that of no regular file, leaves the root or its mount,
+        ``None`` for everything else: the path is not cached, names no regular file, leaves the root or its mount,
         or cannot be opened. The caller finds out in a thread.
         """
         call = _openat2()

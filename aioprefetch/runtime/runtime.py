@@ -90,7 +90,7 @@ class Runtime:
         self._shared: dict[Hashable, Any] = {}
         self._finishers: list[Callable[[], Awaitable[None]]] = []
         self._holds: dict[int, weakref.finalize[..., object]] = {}
-        # On the loop, once the last operator that used it was collected. One that is closed ends it at once.
+        # On the loop, once the last operator that used it was collected. A closed one ends it at once.
         self.on_collected: Callable[[], None] = self.supervisor.end
 
     @property
@@ -111,7 +111,7 @@ class Runtime:
 
     @property
     def counters(self) -> Counters:
-        """The counters of the running task: those of the reader that it fetches for, otherwise of the runtime."""
+        """The counters of the running task: of the reader that it fetches for, otherwise of the runtime."""
         return self.ledger.current
 
     def timer(self, name: str) -> Timer:
@@ -119,7 +119,7 @@ class Runtime:
         return Timer(self.ledger.current, name, self.clock)
 
     def statistics(self) -> StatisticsSnapshot:
-        """All counts so far, those of readers included, and the gauges, which are 0 once it is closed."""
+        """All counts so far, readers included, and the gauges, which are 0 once it is closed."""
         return self.ledger.total().snapshot(self.gauged())
 
     def gauged(self) -> Counter[str]:
@@ -197,7 +197,7 @@ class Runtime:
         return len(self._holds)
 
     def hold(self, holder: object) -> None:
-        """Count an operator as one that uses this runtime, until it lets go or is collected."""
+        """Count an operator as a user of this runtime, until it lets go or is collected."""
         if id(holder) not in self._holds:
             hold = self._holds[id(holder)] = weakref.finalize(holder, _holder_collected, self, id(holder))
             hold.atexit = False
@@ -316,7 +316,7 @@ class LoopTurn:
         self.left_bytes -= size_bytes if size_bytes > _LEAST_BYTES else _LEAST_BYTES
 
     async def end(self) -> None:
-        """Wait for another turn of the loop, behind those that wait for one already."""
+        """Wait for another turn of the loop, behind those waiting already."""
         waiting = self._waiting
         if not waiting:
             self._loop.call_soon(self._begin)
@@ -345,7 +345,7 @@ _CANCEL_TURNS = 4
 
 
 class Drained(Protocol):
-    """A response of which no read needs the rest."""
+    """A response whose rest no read needs."""
 
     @property
     def left_bytes(self) -> int:
@@ -380,7 +380,7 @@ class Waiting:
 class Drains:
     """The drained responses of a runtime.
 
-    ``demand_waiting`` is the number of requests for reads that wait for a slot, and of those of either lane that wait
+    ``demand_waiting`` is the number of requests for reads that wait for a slot, and of all requests that wait
     for a connection, where lanes are not known. The budget knows by itself how many bytes of reads wait for memory.
     """
 
@@ -405,7 +405,7 @@ class Drains:
         self._responses.discard(response)
 
     def cancel_one(self) -> bool:
-        """Cancel the response that misses most bytes; ``False`` if there is none."""
+        """Cancel the response that misses most bytes; ``False`` without any."""
         if not self._responses:
             return False
         response = max(self._responses, key=lambda drained: drained.left_bytes)

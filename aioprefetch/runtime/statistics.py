@@ -2,7 +2,7 @@
 
 Work for a reader is counted in the reader's **account**: a fetch runs in the name of the account that started it, and
 so do the services and layers below it. Everything else counts for the runtime itself. A **ledger** has all counts of a
-runtime, those of closed and collected readers included, so its sum never decreases.
+runtime, closed and collected readers included, so its sum never decreases.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class StatisticsSnapshot(dict[str, int]):
     Each duration has ``name.failures``, ``name.min``, ``name.mean`` and ``name.max`` too, in microseconds.
 
     ``after - before`` has what was counted between two moments, with the mean of the durations in between. Gauges are
-    those of ``after``; so are ``name.min`` and ``name.max``, since the beginning, or 0 if none was measured in between.
+    as in ``after``; so are ``name.min`` and ``name.max``, since the beginning, or 0 if none was measured in between.
 
     It is a dictionary that refuses changes (``InvalidType``, a ``TypeError``): ``dict(snapshot)`` can be changed, and
     ``json.dumps`` and ``pickle`` take it as it is. ``repr`` shows what is not zero, with units.
@@ -309,7 +309,7 @@ class Ledger:
 
     @property
     def current(self) -> Counters:
-        """The counters of the running task: those of its account, if that is one of this ledger."""
+        """The counters of the running task: of its account, if that belongs to this ledger."""
         account = _current.get()
         return account.counters if account is not None and account.gone is self._gone else self.own
 

@@ -36,7 +36,7 @@ class Threads(Executor):
         self._jobs: SimpleQueue[partial[None] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock = threading.RLock()
-        self._unfinished = 0  # Where there are as many threads, each job that waits has one that is free.
+        self._unfinished = 0  # Where there are as many threads, each job that waits has a free one.
         self._is_shut = False
         if not may_hang:
             _awaited_at_exit.add(self)
@@ -61,7 +61,7 @@ class Threads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls. Those that wait are made all the same, unless they are cancelled."""
+        """Take no more calls. Waiting calls are made all the same, unless they are cancelled."""
         with self._lock:
             self._is_shut = True
             with suppress(Empty):
@@ -95,14 +95,14 @@ def never_collect_here() -> None:
 
 def _serve(jobs: SimpleQueue[partial[None] | None]) -> None:
     never_collect_here()
-    # The executor is held by its jobs alone, so that one that is dropped ends its threads.
+    # The executor is held by its jobs alone, so that dropping it ends its threads.
     while (job := jobs.get()) is not None:
         job()
         del job
 
 
 _awaited_at_exit: weakref.WeakSet[Threads] = weakref.WeakSet()
-_shared: list[Threads] = []  # The last is that of this process. A child keeps its parent's, and touches none.
+_shared: list[Threads] = []  # The last belongs to this process. A child keeps its parent's, and touches none.
 
 
 def in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:

@@ -3,7 +3,7 @@
 After the document's ``BatchDecodeStream``. A pump drains rows as soon as all their pages have arrived, and decodes a
 few batches ahead of the consumer, on threads of the runtime if that pays. It stops at ``readahead`` batches: then pages
 stay where they are, the queue runs out of budget, and so a slow consumer stops the reads. Pages go back to the budget
-when the consumer comes back for the batch after the last one that needs them.
+when the consumer comes back for the batch after the last that needs them.
 
 The parts of a scan may come in any order: then several are decoded at once, each by a loop of its own, so that a slow
 response holds back the batches of its own part alone. The rows of one part stay in order.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 BATCH_BYTES_MAX = 64 << 20
 BATCH_SHARE = 16
 
-# How many batches there may be at once: the one that the consumer has, and those that are decoded ahead of it.
+# How many batches there may be at once: the consumer's, and the batches decoded ahead of it.
 READAHEAD_BATCHES = 4
 
 # At most this many batches are decoded at once: the memory of decoders comes on top of all other memory.
@@ -42,7 +42,7 @@ DECODES_MAX = min(4, os.cpu_count() or 1)
 # After a request has ended, the free task of an indirect read takes a few turns of the loop to submit the next one.
 _TURNS = 3
 
-# If the rows of a batch have not all arrived in this time, those that have are delivered as a shorter batch: a read
+# If the rows of a batch have not all arrived in this time, the arrived rows are delivered as a shorter batch: a read
 # that hangs holds back no row before its own.
 SHORT_BATCH_SECONDS = 1.0
 

@@ -11,7 +11,7 @@ two reads could wait for each other's memory:
 
 1. there is no budget at all;
 2. it is the follow-up of an indirect read whose first half was admitted, and the budget is not exceeded already;
-3. its priority is not greater than that of any held read: the read that is needed first always makes progress, even
+3. its priority is not greater than any held read's: the read that is needed first always makes progress, even
    if it is larger than the whole budget;
 4. a part of the same submission was admitted: half a page is useless;
 5. a decoder waits for it. Lance's rule is "no I/O is running", by which a scan whose consumer is slow would take one
@@ -21,7 +21,7 @@ While the head is blocked, awaited reads (5) and follow-ups (2) are taken instea
 
 **Merging.** A read that is admitted takes queued neighbours in the same file along, of any submitter: the one
 that is needed sooner first, over gaps of ``gap_bytes`` at most, up to ``request_bytes_max``, and as far as the budget
-reaches. Where the requests of a file were planned, those of one request are merged instead. Ranges above that size are
+reaches. Where the requests of a file were planned, those ranges are merged instead. Ranges above that size are
 cut into equal parts at submission. The result depends on the queue alone, so ``plan_requests`` can predict
 the requests.
 """

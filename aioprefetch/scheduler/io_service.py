@@ -1,6 +1,6 @@
 """The I/O of one scan: sends the requests that the queue admits, delivers and counts their bytes.
 
-Submissions are sent in a later turn of the loop, so that those of one burst can be merged. Each request is
+Submissions are sent in a later turn of the loop, so that one burst can be merged. Each request is
 background work of the runtime and not of a reader: its failure fails the reads that it serves, and the others continue.
 Its bytes are the scan's until the last read that it served is released.
 
@@ -53,7 +53,7 @@ class ScanMemory:
         return self.limit_bytes - self.held_bytes
 
     def free_bytes(self, need_bytes: int) -> int | None:
-        """The memory that may be taken now, of which ``need_bytes`` are useful; ``None`` without a limit.
+        """The memory that may be taken now; ``need_bytes`` are useful. ``None`` without a limit.
 
         Blocks are evicted for it. No memory is free while others wait for it, unless they asked later.
         """
@@ -361,8 +361,8 @@ class IoService:
 class ScanFile(QueuedFile):
     """A file of a scan: the ``PageIo`` that its column schedulers get.
 
-    All rows of a file with a smaller ``rank`` are needed before those of this one. Bytes are received into ``memory``
-    if it is given. ``planned`` and ``wanted``: see ``QueuedFile``. ``gap_bytes`` replaces that of the service.
+    All rows of a file with a smaller ``rank`` are needed before this one's. Bytes are received into ``memory``
+    if it is given. ``planned`` and ``wanted``: see ``QueuedFile``. ``gap_bytes`` replaces the service's.
 
     It is a ``QueuedFile`` instead of holding one, because the queue hands out submissions and requests by their file:
     the service finds the pinned file and its memory there, without a table from one to the other.

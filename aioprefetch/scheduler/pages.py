@@ -57,7 +57,7 @@ class PageIo(Protocol):
         """The size of the file in bytes, which no range may exceed."""
 
     def submit(self, ranges: Sequence[Range], row: int, *, is_follow_up: bool = False) -> PendingRead:
-        """Queue ranges, of which the first is needed for top-level row ``row``. Never waits, does no I/O by itself.
+        """Queue ranges; the first is needed for top-level row ``row``. Never waits, does no I/O by itself.
 
         ``is_follow_up``: the second half of an indirect read (items of a list, bytes of strings), whose first half
         has been admitted already; it may exceed the budget. A range that leaves the file is ``UntrustedMetadata``.
@@ -71,7 +71,7 @@ class PageIo(Protocol):
 
 
 class ColumnScheduler(Protocol[PageT_co]):
-    """The pages of one top-level column in row order, of which each is planned in its turn."""
+    """The pages of one top-level column in row order, each planned in its turn."""
 
     @property
     def rows_scheduled(self) -> int:

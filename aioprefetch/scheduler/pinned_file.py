@@ -1,4 +1,4 @@
-"""A file of which one version is read: opened by one request for its tail, held to by every later one.
+"""One version of a file: fixed by a first request for its tail, and required by every later one.
 
 Column formats keep their metadata at the end, so the first request asks for the last bytes and brings size and ETag
 along: no HEAD. Every later request carries the ETag, and every response is compared with it, because some stores ignore
@@ -142,7 +142,7 @@ class PinnedFile:
     ) -> Begun:
         """The first bytes of an object by one GET, and the version that they are of, for the rest of it.
 
-        The first ``wanted_bytes``, by default all, are reported as read. Errors are those of the read. A cancelled
+        The first ``wanted_bytes``, by default all, are reported as read. Errors as for the read. A cancelled
         call leaves nothing behind.
         """
         sink, began = CollectSink(runtime.budget), runtime.events.clock()
@@ -267,7 +267,7 @@ class PinnedFile:
     async def bring(self, sink: Sink, start: int, end: int) -> str:
         """Put ``[start, end)``, which is not empty, into a sink, and return the tier that had it.
 
-        No caller has read it yet: ``publish_served`` is for what one gets. Errors are those of ``read``.
+        No caller has read it yet: ``publish_served`` is for what one gets. Errors as for ``read``.
         """
         if self.copy_held(sink, start, end):
             return "memory"
@@ -280,7 +280,7 @@ class PinnedFile:
             self._runtime.events.publish_served(self.path, start, end, tier, waited_seconds)
 
     async def read_to(self, sink: Sink, start: int, end: int, *, lane: Lane = "demand") -> None:
-        """One GET of ``[start, end)``, which is not empty, into a sink. Errors are those of ``read``."""
+        """One GET of ``[start, end)``, which is not empty, into a sink. Errors as for ``read``."""
         request = ReadRequest(
             path=self.path,
             offset=start,
@@ -307,9 +307,9 @@ class Begun(NamedTuple):
 async def read_ahead(
     file: PinnedFile, first: memoryview, start: int, end: int, *, chunk_bytes: int
 ) -> AsyncGenerator[memoryview, None]:
-    """The bytes ``[start, end)`` in chunks, of which ``first`` is in memory. The next one is read while one is in use.
+    """The bytes ``[start, end)`` in chunks; ``first`` is in memory already. The next one is read while one is in use.
 
-    Errors are those of ``PinnedFile.read``. Closing it cancels the read ahead: use ``contextlib.aclosing``.
+    Errors as for ``PinnedFile.read``. Closing it cancels the read ahead: use ``contextlib.aclosing``.
     """
     chunk, position = first, start + len(first)
     del first

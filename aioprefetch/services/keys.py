@@ -59,7 +59,7 @@ def checked_key(path: str, *, operation: str, bytes_max: int = KEY_BYTES_MAX, do
 
 
 def checked_prefix(prefix: object, name: str = "prefix") -> str:
-    """A prefix of keys without the slashes at its ends. ``ConfigInvalid`` for one that no key can have."""
+    """A prefix of keys without the slashes at its ends. ``ConfigInvalid`` for a prefix that no key can have."""
     if not isinstance(prefix, str):
         raise invalid(f"{name} must be text, not {prefix!r}")
     try:
@@ -69,7 +69,7 @@ def checked_prefix(prefix: object, name: str = "prefix") -> str:
 
 
 def dot_segment(path: str) -> str:
-    """The first segment of a path that is ``.`` or ``..``, empty if there is none."""
+    """The first segment of a path that is ``.`` or ``..``, empty without any."""
     return next((segment for segment in path.split("/") if segment in (".", "..")), "")
 
 
@@ -77,7 +77,7 @@ PAGE_ENTRIES = 1000
 
 
 def listed(entry: Entry) -> Entry:
-    """The entry of a key. One that ends with ``/`` and has no bytes was made by hand, to stand for a directory."""
+    """The entry of a key. A key that ends with ``/`` and has no bytes was made by hand, to stand for a directory."""
     is_marker = not entry.size and (not entry.path or entry.path.endswith("/"))
     return Entry(path=entry.path, kind="directory") if is_marker else entry
 

@@ -1,6 +1,6 @@
 """The way to a store: options of connections, proxies, packages that it needs, and whether it may be asked without TLS.
 
-Proxies are those that a recipe names, or those of the environment. No name is resolved.
+Proxies come from a recipe or from the environment. No name is resolved.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ConnectionOptions:
 class Proxies:
     """The proxies of requests by scheme.
 
-    Without ``urls`` they are those of the environment, as it is now, except for the hosts of ``NO_PROXY``.
+    Without ``urls`` they come from the environment, as it is now, except for the hosts of ``NO_PROXY``.
     """
 
     def __init__(self, urls: ProxyUrls | None) -> None:
@@ -140,7 +140,7 @@ def ambient_network() -> str:
 
 
 def _ambient_proxies() -> dict[str, str]:
-    # The module that reads them takes 10 ms to load. Only macOS has proxies besides those of variables.
+    # The module that reads them takes 10 ms to load. Only macOS has proxies besides variables.
     if sys.platform != "darwin" and not any(name.lower().endswith("_proxy") for name in os.environ):
         return {}
     from urllib.request import getproxies

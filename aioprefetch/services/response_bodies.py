@@ -1,4 +1,4 @@
-"""Bodies of responses over HTTP: those of errors, short ones collected within bounds, and those at the pace of a sink.
+"""Bodies of responses over HTTP: of errors, short ones collected within bounds, and long ones at the pace of a sink.
 
 Of the body of an error the beginning is kept for the message, and the rest is not received.
 """
@@ -45,7 +45,7 @@ class ErrorBody:
         self.feed(self._room[:count])
 
     def feed(self, chunk: memoryview) -> int:
-        """Keep a chunk as far as there is room, and stop the response when there is none left."""
+        """Keep a chunk as far as there is room, and stop the response when it is full."""
         self.body += chunk[: ERROR_BODY_BYTES_MAX - len(self.body)]
         if len(self.body) >= ERROR_BODY_BYTES_MAX:
             self._connection.stop()
@@ -58,7 +58,7 @@ _PIECE_BYTES = 64 << 10
 
 
 class BodyCollector:
-    """The receiver of one response: its ``head``, and its ``body``, of which an error needs the beginning alone."""
+    """The receiver of one response: its ``head``, and its ``body``; an error needs only its beginning."""
 
     def __init__(self) -> None:
         self.head: ResponseHead | None = None

@@ -34,5 +34,5 @@ def searches() -> Iterator[int]:
 
 @cache
 def warn_of_difference(kind: str) -> None:
-    """Warn, once in a process, that rows are others than those of Spark's own readers."""
+    """Warn, once in a process, that rows differ from those by Spark's own readers."""
     logger.warning("other rows than by Spark's own readers: %s", DIFFERENCES[kind])

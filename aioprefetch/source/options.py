@@ -179,7 +179,7 @@ class PartitionOptions:
 class FormatOptions:
     """How the bytes of a file become rows. ``format=None`` and ``compression="auto"``: by the suffix of the key.
 
-    ``time_zone`` is that of times in text (CSV, JSON) that have none: a name of IANA, or an offset such as ``+02:00``;
+    ``time_zone`` applies to times in text (CSV, JSON) without a zone: a name of IANA, or an offset such as ``+02:00``;
     ``None`` is UTC with a warning, once in a process, where there are such times.
     ``exact_case``: names of columns in Parquet, Lance and headers of CSV match in their exact case alone.
     ``infer_types=False``: inferred columns of CSV are strings.

@@ -25,7 +25,7 @@ PAUSE_SECONDS_MAX = 10.0
 class PollTimer:
     """Rests of a fixed length after a response without news, and pauses that grow with each failure in a row.
 
-    ``clock`` returns seconds, by default those of the running loop; ``jitter`` a number between 0 and 1.
+    ``clock`` returns seconds, by default from the running loop; ``jitter`` a number between 0 and 1.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class PollTimer:
 class OutageLimit:
     """For how long transient failures in a row are tolerated: a burst of throttling takes minutes.
 
-    ``clock`` returns seconds, by default those of the running loop.
+    ``clock`` returns seconds, by default from the running loop.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] | None = None) -> None:
@@ -169,7 +169,7 @@ class Finishing:
         """Keep the frontier of the first cursor; later calls have no effect."""
         if self._sweep_end is None:
             self._sweep_end = cursor.frontier
-            # A sweep in progress is given up. Counting it distinguishes its cursors from those of this run.
+            # A sweep in progress is given up. Counting it tells its cursors from this run's.
             self._sweeps = cursor.sweeps + (cursor.sweep_key is not None)
             self.sweep_done = self.sweep_done or not cursor.frontier
 
@@ -229,7 +229,7 @@ class ListingProgress:
         )
 
     def listed(self, keys: int, last: str) -> None:
-        """Count a page with this number of keys, of which ``last`` is the last."""
+        """Count a page with this number of keys; ``last`` is its last key."""
         now = self._clock()
         if self._begun_at is None:
             self._begun_at = self._logged_at = now

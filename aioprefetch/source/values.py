@@ -294,7 +294,7 @@ class Record:
     """Record number ``seq`` of a state's log. It is written once and never changed.
 
     ``items`` are the work of the batch. ``carry`` is the rest of files that were cut; it is planned next, before new
-    files. ``known`` are files without work: empty ones, those that a policy skips, and those that returned unchanged.
+    files. ``known`` are files without work: empty, skipped by a policy, or returned unchanged.
     ``gone`` are keys that a sweep missed, with the time. ``files`` and ``bytes`` are totals, this record included. A
     record with ``claim`` has no work: its writer takes over the state.
     """

@@ -153,8 +153,8 @@ def read(
     """A DataFrame of the files at ``url``: one object, a directory, or a glob.
 
     Only ``columns`` are read, of a ``schema`` that describes the files. ``filters`` is a list of ``(column, operator,
-    value)`` that all hold, or a list of such lists of which one does; row groups that cannot match are not read, nor
-    are rows kept that do not. ``options`` are those of docs/reference/spark-options.md, also in snake case
+    value)`` that all hold, or a list of such lists: one has to hold. Row groups that cannot match are not read, nor
+    are rows kept that do not. ``options`` as in docs/reference/spark-options.md, also in snake case
     (``on_missing="skip"``). ``ConfigInvalid`` names an unknown one.
     """
     register(spark)
@@ -179,7 +179,7 @@ def stream(
     ``checkpoint`` is the ``checkpointLocation`` that the writer must be given, too: Spark does not tell it to a source.
     The state of the source is below it, at ``<checkpoint>/aioprefetch`` (the option ``stateLocation``). One
     checkpoint belongs to one query; a second query takes ``attach_to`` to share the listing of the first.
-    Other arguments are those of ``read``.
+    Other arguments as for ``read``.
     """
     register(spark)
     if "state_location" in options or "stateLocation" in options:

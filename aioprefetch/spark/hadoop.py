@@ -119,7 +119,7 @@ def _of_bucket(name: str) -> Iterator[tuple[str, str]]:
 
 
 def _merged(shared: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Properties of a bucket over those of all buckets, and no session token beside keys of another origin."""
+    """Properties of a bucket, over properties of all buckets, and no session token beside keys of another origin."""
     merged = {**shared, **own}
     if "access.key" in own and "session.token" not in own:
         merged.pop("session.token", None)

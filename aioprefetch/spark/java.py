@@ -41,7 +41,7 @@ def use_java() -> str | None:
         return home
     java = shutil.which("java")
     if java is not None and java_version(java) >= JAVA_VERSION_MIN:
-        os.environ.pop("JAVA_HOME", None)  # Spark would take the older one that it names.
+        os.environ.pop("JAVA_HOME", None)  # Spark would take the older Java that it names.
         return None
     wheel_home = _wheel_home(Path(sys.prefix))
     os.environ["JAVA_HOME"] = str(wheel_home)

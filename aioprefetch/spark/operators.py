@@ -22,7 +22,7 @@ from aioprefetch.errors import (
     Unsupported,
 )
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import shared_twin
+from aioprefetch.operator.shared import shared_copy
 from aioprefetch.plan.patterns import literal_glob
 from aioprefetch.source.reading import reason_of
 from aioprefetch.spark import worker
@@ -72,7 +72,7 @@ def operator_at(root: str, options: Mapping[str, Any]) -> Operator:
 
 def _new_operator(root: str, options: Mapping[str, Any]) -> Operator:
     operator = Operator.from_uri(root, **worker.with_memory(options))
-    return shared_twin(operator) or operator
+    return shared_copy(operator) or operator
 
 
 @contextlib.contextmanager

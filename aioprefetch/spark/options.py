@@ -148,7 +148,7 @@ def store_texts(scheme: str) -> Mapping[str, Option]:
 
 
 def store_options_of_all() -> Mapping[str, Option]:
-    """Those of all schemes of ours. Loads all services."""
+    """The options of all schemes of ours. Loads all services."""
     return {name: row for scheme in reversed(BUILT_IN) for name, row in store_texts(scheme).items()}
 
 
@@ -159,7 +159,7 @@ def value_of(name: str, row: Option, text: Any) -> Any:
     return row.read(text, f"the option {name}")
 
 
-# Options of Spark's own file sources without one that takes their place. Names are in lower case.
+# Options of Spark's own file sources without a replacement. Names are in lower case.
 _SPARKS: Mapping[str, str] = {
     name: said
     for said, names in (

@@ -1,6 +1,6 @@
 """The options of ``read`` and ``stream``, for type checkers: nothing loads this module at run time.
 
-``python -m tests.repository.option_files`` makes it from the rows. Names are those of docs/reference/spark-options.md,
+``python -m tests.repository.option_files`` makes it from the rows. Names are as in docs/reference/spark-options.md,
 in snake case. At run time they may also be written as there, and keys of ``openFile()`` are taken too.
 """
 

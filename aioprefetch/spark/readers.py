@@ -76,7 +76,7 @@ class BatchReader(DataSourceReader):
         self._run = uuid.uuid4().hex
 
     def partitions(self) -> list[InputPartition]:
-        """The files divided among tasks. ``NotFound`` if there are none, unless ``allowEmpty``."""
+        """The files divided among tasks. ``NotFound`` without files, unless ``allowEmpty``."""
         with explaining(self._settings):
             return run(self._plan())
 
@@ -331,11 +331,11 @@ class TaskReader:
 
     @property
     def filtered_schema(self) -> pa.Schema:
-        """The fields that filters may name: those of the output, and those that only filters need."""
+        """The fields that filters may name: the fields of the output, and fields that only filters need."""
         return pa.schema([*self.schema, *(self.filter_schema or ())])
 
     def note_directories(self, parts: Sequence[Sequence[FetchItem]]) -> None:
-        """Warn of directories of which Spark's own readers would make columns, or which they would pass over."""
+        """Warn of directories that Spark's own readers would turn into columns, or pass over."""
         settings = self.settings
         paths = {item.file.key.rpartition("/")[0] for items in parts for item in items} - {""}
         directories = {name for path in paths for name in path.split("/")}

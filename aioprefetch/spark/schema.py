@@ -66,7 +66,7 @@ _NAMES = {one.row.target: one.name for one in reversed([*SOURCE_OPTIONS.values()
 
 
 async def read_kept(store: Operator, name: str, fields: frozenset[str]) -> dict[str, Any] | None:
-    """The fields of a file; ``None`` if there is none. ``UntrustedMetadata`` if it is damaged, or of another format."""
+    """The fields of a file, or ``None``. ``UntrustedMetadata`` if it is damaged, or of another format."""
     try:
         data = await store.read(name)
     except NotFound:
@@ -254,7 +254,7 @@ def batch_fields(settings: SourceSettings) -> Inferred:
 
 
 def stream_fields(settings: SourceSettings) -> Inferred:
-    """The fields of a stream without a schema of the user: those of its first start, stored with the state."""
+    """The fields of a stream without a schema of the user: the fields of its first start, stored with the state."""
     return run(_kept_fields(settings))
 
 
@@ -406,7 +406,7 @@ def _checked(kept: dict[str, Any], settings: SourceSettings, store: Operator) ->
 class FileFields:
     """The fields of files beside the schema of a reader.
 
-    ``filtered`` are those that filters name and the schema lacks: they are read for the filter alone. ``known`` are all
+    ``filtered`` are fields of filters that the schema lacks: they are read for the filter alone. ``known`` are all
     fields, where the schema has only some and that matters. ``directories`` are the names of fields of an inferred
     schema whose values stand in directories.
     """

@@ -1,6 +1,6 @@
 """The settings of one source, and the text options of a DataFrame reader that they are made from.
 
-Settings are plain data: they travel by pickle, and their repr shows no secret. Options of the user win over those that
+Settings are plain data: they travel by pickle, and their repr shows no secret. The user's options win over options that
 ``register`` read from the session (``hadoop``), for each location of the source by itself (``Places``).
 
 A URL is the directory that the operator is rooted at, and the glob below it: ``s3://bucket/landing/2026/*.jsonl`` is
@@ -110,7 +110,7 @@ def directory_url(text: str, *, option: str) -> str:
 
 
 def _has_credentials(text: str) -> bool:
-    """Whether a user, or over HTTP a query, is in a URL of any scheme, also one that is not written to the end."""
+    """Whether a user, or over HTTP a query, is in a URL of any scheme, also in an incomplete one."""
     url = _SCHEME.match(text)
     if url is None:
         return False
@@ -177,7 +177,7 @@ class SourceSettings:
     are made in other processes. No repr shows them. ``left_out`` says why keys of the session are not among them.
     ``file_schema`` is the JSON of all fields of the files, where the user's schema has only some. ``is_inferred`` says
     that the policy for unknown fields was chosen because the schema was inferred. ``has_zone`` says that the zone of
-    ``formats`` is the user's, by the option ``timeZone``, and not that of a session.
+    ``formats`` is the user's, by the option ``timeZone``, and not a session's.
     """
 
     url: str

@@ -25,7 +25,7 @@ from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, InvalidType, TimedOut
 from aioprefetch.operator.from_uri import configure
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import shared_twin
+from aioprefetch.operator.shared import shared_copy
 from aioprefetch.options import SECONDS
 from aioprefetch.ranges import at_least
 from aioprefetch.runtime.events import logger
@@ -262,7 +262,7 @@ class _UrlRecipe:
 
     def operator(self) -> Operator:
         operator = Operator(self.service, **worker.with_memory(self._options))
-        return shared_twin(operator) or operator
+        return shared_copy(operator) or operator
 
 
 def with_operator(
@@ -273,7 +273,7 @@ def with_operator(
     For the body of a plain UDF, of a ``pandas_udf``, of ``mapInArrow`` or ``mapInPandas`` it is a ``BlockingOperator``;
     for an asynchronous function an ``Operator``. Such a function gives its coroutine where an event loop runs, as under
     ``map_batches``; called elsewhere, as Spark calls a UDF, it runs on the loop thread of the process and gives its
-    value. An asynchronous generator is for ``map_batches`` alone. ``store`` and ``options`` are those of
+    value. An asynchronous generator is for ``map_batches`` alone. ``store`` and ``options`` are as for
     ``Operator.from_uri``; the memory is the worker's share unless ``memory_bytes`` is given. To bound the requests of
     an executor, divide by its cores: ``concurrency`` counts for each worker.
 
@@ -312,7 +312,7 @@ def with_operator(
 def outcome(result: Any) -> Any:
     """The result of an asynchronous function: its coroutine where a loop runs, otherwise the value.
 
-    ``InvalidType`` for an asynchronous generator, of which Spark would make a text.
+    ``InvalidType`` for an asynchronous generator, which Spark would turn into text.
     """
     if asyncio._get_running_loop() is not None:
         return result

@@ -39,7 +39,7 @@ BLOCKS_MIN = 4
 
 
 def is_worker() -> bool:
-    """Whether this process is one that Spark started for Python code of tasks."""
+    """Whether Spark started this process for Python code of tasks."""
     return os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER"
 
 
@@ -108,7 +108,7 @@ def with_memory(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def warm_operator(key: bytes, make: Callable[[], Operator]) -> BlockingOperator:
-    """The operator of this process under ``key``, made if there is none. ``.operator`` is the asynchronous one.
+    """The operator of this process under ``key``, made at its first use. ``.operator`` is the asynchronous one.
 
     A closed one is replaced: a function that closed it must not fail the next task.
     """
@@ -196,7 +196,7 @@ def budget_bytes(
     if not limit_bytes:
         return _within(system_bytes(root) // cores // 4, BUDGET_BYTES_GUESSED_MAX)
     if not configured:
-        limit_bytes //= cores  # Spark divides by the configured cores, by one if there are none
+        limit_bytes //= cores  # Spark divides by the configured cores, at least by one
     left_bytes = limit_bytes - min(_address_space_bytes(root), limit_bytes // 2)
     return _within(left_bytes // 2, BUDGET_BYTES_MAX)
 

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, Never, Self, TextIO, TypeVar
 
 from aioprefetch.errors import Closed, InvalidArgument, ObjectChanged
 from aioprefetch.operator.open_file import KeyedBuilder
-from aioprefetch.operator.shared import checked_operator, with_own_hold
+from aioprefetch.operator.shared import checked_operator, clone_with_hold
 from aioprefetch.ranges import checked_int, checked_range
 from aioprefetch.runtime.closing import Closing
 from aioprefetch.runtime.events import EventBus
@@ -58,7 +58,7 @@ class BlockingOperator(Closing):
         if checked_int(readers_max, "readers_max", operation="configure", path="") < 1:
             raise InvalidArgument(f"readers_max must be at least 1, not {readers_max}", operation="configure")
         self._given = checked_operator(operator, "configure")
-        self._operator = with_own_hold(operator)
+        self._operator = clone_with_hold(operator)
         self._readers_max = readers_max
         self._closed = False
         self._start()
@@ -479,7 +479,7 @@ class OpenReaders:
             return entry.reader._peek(offset, size)
 
     def read_at(self, path: str, offset: int, size: int | None) -> bytes:
-        """Read through the path's reader, opened if there is none."""
+        """Read through the path's reader, opened if needed."""
         entry = self._take(path)
         try:
             return self._thread.run(entry.reader.read_at(offset, size))
@@ -504,7 +504,7 @@ class OpenReaders:
     async def aclose(self) -> None:
         """Close all of them, on the loop thread; those in which a thread reads end with that read.
 
-        One that fails leaves none of the others open, and its error is raised.
+        If one fails, the others are closed, and its error is raised.
         """
         with self._lock:
             idle = [entry for entry in self._open.values() if self._retire(entry)]

@@ -70,7 +70,7 @@ def _gzip_file() -> type[gzip.GzipFile]:
     import gzip
 
     class QuietGzipFile(gzip.GzipFile):
-        """Without the warning that Python 3.14 adds for one that is collected unclosed: the file around it warns."""
+        """Without the warning that Python 3.14 adds for an object collected unclosed: the file around it warns."""
 
         def __del__(self) -> None:
             super(gzip.GzipFile, self).__del__()
@@ -232,7 +232,7 @@ class CompressedFile(FileOverFile, io.BufferedIOBase):
 
 
 class TextWriteFile(FileOverFile, io.TextIOWrapper):
-    """Text into a file that is open for writing: ``io.TextIOWrapper``, of which no failing block leaves an object."""
+    """Text into a file that is open for writing: ``io.TextIOWrapper``. A failing block leaves no object."""
 
     mode: str
 

@@ -93,7 +93,7 @@ _kept: KeptOperators | None = None
 
 
 def kept_operators() -> KeptOperators:
-    """Those of the loop thread of this process."""
+    """The files of the loop thread of this process."""
     global _kept
     thread = loop_thread()
     kept = _kept
@@ -134,7 +134,7 @@ class SyncFile(io.RawIOBase):
     # Whether a file that is collected unclosed warns; the files of libraries that drop theirs do not.
     warns_unclosed = True
 
-    # Whether a file that is not closed, and of which only the end was read, as a view, leaves size and version to the
+    # Whether a file that is not closed, and was read only at its end, as a view, leaves size and version to the
     # next one: Arrow reads a footer, drops the file, and opens it again for the data.
     leaves_facts = False
 
@@ -189,7 +189,7 @@ class SyncFile(io.RawIOBase):
     def operator(self) -> Operator:
         """The operator that the file reads from; of a file opened by a URL its own, which is closed with it.
 
-        It shares connections, memory and statistics with those of other files with the same options and principal.
+        It shares connections, memory and statistics with other files of the same options and principal.
         """
         return self._operator
 
@@ -295,7 +295,7 @@ class SyncFile(io.RawIOBase):
 
     # Reads through the cursor, one at a time
 
-    # The names of the arguments are those that fsspec's files have.
+    # The names of the arguments are as in fsspec's files.
     def read(self, length: int | None = -1) -> bytes:
         """``length`` bytes from the cursor, or all that is left without one; fewer at the end of the object only."""
         with self._turn("read"):

@@ -118,7 +118,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        with contextlib.suppress(RuntimeError):  # After the end of the main thread there are none.
+        with contextlib.suppress(RuntimeError):  # After the end of the main thread no thread can start.
             from concurrent.futures.thread import ThreadPoolExecutor
 
             # For other libraries: calls of ours go to threads of ours.
@@ -299,7 +299,7 @@ class _Process:
         self.kept_after_fork: list[object] = []
 
     def current(self) -> LoopThread:
-        """The running one, started if there is none."""
+        """The running one, started at its first use."""
         thread = self.thread
         if thread is not None and thread.is_alive:
             return thread

@@ -158,12 +158,12 @@ def open(  # noqa: A001 - it replaces the builtin
     ``url`` is a URL (``s3://bucket/key``) or a ``pathlib.Path`` of this machine; with ``operator``, a path in that.
     ``mode`` is ``rb`` or ``r`` to read, ``wb`` or ``w`` to write, ``xb`` or ``x`` to write where there is no object
     (``AlreadyExists``). A written object appears when its file is closed, whole; a ``with`` block that fails writes
-    none. ``encoding`` (UTF-8 by default), ``errors`` and ``newline`` of a text are those of Python's ``open``.
+    none. ``encoding`` (UTF-8 by default), ``errors`` and ``newline`` of a text as for Python's ``open``.
     ``compression`` is ``gzip``, ``bz2``, ``xz``, ``zstd`` (Python 3.14, or the package backports.zstd), or ``infer`` by
     the end of the path. By default bytes are taken as they are.
 
-    ``options`` are those of ``Operator.from_uri``, and of ``Operator.reader`` or ``Operator.write``; with ``operator``
-    those of the reader or the write alone. An operator that was made here is closed with the file. Raises
+    ``options`` as for ``Operator.from_uri``, and for ``Operator.reader`` or ``Operator.write``; with ``operator``
+    for the reader or the write alone. An operator that was made here is closed with the file. Raises
     ``ConfigInvalid`` for an option that neither knows, and ``Unsupported`` for appending and for reading and writing at
     once.
     """

@@ -49,7 +49,7 @@ class Path(awaitable.KeyPath):
     replace: Callable[..., Path] = _blocking(awaitable.Path.replace)
 
     def open(self, mode: str = "rb", **options: Unpack[AnyFileOptions]) -> Any:
-        """A file over the object; modes, those of text too, and options as in ``BlockingOperator.open``."""
+        """A file over the object; modes (of text too) and options as in ``BlockingOperator.open``."""
         return self.operator.open(self.key, mode, **options)
 
     def iterdir(self) -> Iterator[Self]:

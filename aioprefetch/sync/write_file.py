@@ -32,7 +32,7 @@ _ASYNC_WRITER = "write 'with'; with await there is 'async with op.writer(...) as
 
 
 class Discarding:
-    """A file of which a block that fails writes no object."""
+    """A file whose ``with`` block writes no object if it fails."""
 
     if not TYPE_CHECKING:
         __aenter__ = __aexit__ = refused("async with", _ASYNC_WRITER)

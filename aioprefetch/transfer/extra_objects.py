@@ -32,7 +32,7 @@ class ExtraObjects:
         self._extra: list[Entry] = []
         self._passed_over: set[str] = set()
         self._kept = 0
-        # There a file that is written keeps the name of one that differs in case or in the form of its letters.
+        # There a written file keeps an existing name that differs in case or in the form of its letters.
         self._folds_names = sys.platform == "darwin" and target.root is not None
         self._pattern = None if selection.glob is None else compile_glob(selection.glob)
 
@@ -69,7 +69,7 @@ class ExtraObjects:
         return self._pattern is None or self._pattern.fullmatch(self._selection.base + below) is not None
 
     async def delete(self, meter: Meter, *, is_known: bool, is_dry: bool) -> None:
-        """Delete them, in batches; one that cannot be deleted is a failure, and leaves the others.
+        """Delete them, in batches; an object that cannot be deleted is a failure, and leaves the others.
 
         ``is_known`` tells that they are those which were passed. Local directories that become empty are removed too.
         ``NotFound`` for a source without objects, in whose place everything would be deleted; ``InvalidArgument`` for
@@ -100,11 +100,11 @@ class ExtraObjects:
         if is_dry:
             self._check_limit(counted, meter)
         if self._target.root is not None and not is_dry:
-            with suppress(Error):  # One that holds something stays.
+            with suppress(Error):  # A directory that holds something stays.
                 await delete_paths(self._target.operator.accessor(), sorted(directories, reverse=True))
 
     def _check_limit(self, counted: int, meter: Meter) -> None:
-        """``InvalidArgument`` if they are too many of those that are counted at the destination."""
+        """``InvalidArgument`` if they are too large a share of the objects counted at the destination."""
         most, count = self._delete_max, len(self._extra)
         if most is None:
             is_beyond = count > 10 and count > counted / 2
@@ -151,7 +151,7 @@ class ExtraObjects:
             yield entry.path[:end]
 
     async def _delete_batch(self, batch: Sequence[Entry]) -> dict[str, Error]:
-        """Delete some; returns the errors of those that are left."""
+        """Delete some; returns the errors of the ones left."""
         try:
             await delete_paths(self._target.operator.accessor(), [entry.path for entry in batch])
         except Error as error:

@@ -278,7 +278,7 @@ class CopyRun:
     # --- slots and memory ---------------------------------------------------------------------------------------
 
     async def _admitted(self, size: int | None) -> Ticket | None:
-        """Wait for a slot, and for memory unless this copy is the only one; the ticket is that of the memory."""
+        """Wait for a slot, and for memory unless this copy is the only one; the ticket is the memory's."""
         while len(self._running) >= self._options.concurrency:
             await self._until_changed()
         own_bytes = self._copier.own_bytes if size is None else min(size, self._copier.own_bytes)
@@ -387,7 +387,7 @@ class Destination:
         self._last_listed = self._last_asked = ""
 
     async def find(self, path: str) -> Entry | Metadata | None:
-        """The object at a path, ``None`` if there is none. Each path is asked for once."""
+        """The object at a path, or ``None``. Each path is asked for once."""
         if self._lister is not None and not self._is_ordered:
             return (await self._listed(self._lister)).pop(path, None)
         if self._lister is None or path < self._last_asked:

@@ -119,9 +119,7 @@ async def prove(accessor: Accessor, source: Entry | Metadata, copied: Metadata, 
 
 def _shows(there: Metadata, copied: Metadata) -> bool:
     """Whether a look at the target shows the facts that the copy returned, as far as both have them."""
-    if (
-        copied.path == there.path and copied.etag and there.etag
-    ):  # That of a file is of the object it was received from.
+    if copied.path == there.path and copied.etag and there.etag:  # A file's is of the object it was received from.
         return copied.etag == there.etag
     if copied.last_modified is None or there.last_modified is None:
         return True
@@ -260,7 +258,7 @@ async def _delete_copied(
 
 
 async def _delete_unless_changed(accessor: Accessor, objects: list[Entry]) -> list[str]:
-    """Delete objects; returns the paths of those that the store found to be other ones by then."""
+    """Delete objects; returns the paths of objects that had changed by then."""
     try:
         await delete_paths(accessor, [entry.path for entry in objects], _etags(objects))
     except ConditionNotMatch as error:

@@ -3,7 +3,7 @@
 **The same already?** An object is not copied if it is at its destination by size and by one of these proofs:
 
 1. Different sizes, or a size that is not known: not the same.
-2. In s3 the ETag of an object that was written at once is its MD5, and that of one written in parts follows from those
+2. In s3 the ETag of an object that was written at once is its MD5, and that of an object in parts follows from those
    of the parts. Where both sides are of s3, equal ETags mean the same, and two different MD5s mean not the same. Zeros,
    and an ETag that objects of two sizes have, prove nothing.
 3. By time, where the caller says so. A local file gets the time of its object: an equal time means the same.
@@ -196,7 +196,7 @@ class Copier(Protocol):
         """Raise ``InvalidPath`` for an object that cannot have its name at the destination, or be read by it."""
 
     async def copy(self, found: Entry | Metadata, path: str, below: str, on_bytes: Callable[[int], object]) -> Metadata:
-        """Bring an object to ``path``, of which ``below`` comes from its own; ``on_bytes`` gets numbers of bytes."""
+        """Bring an object to ``path``; ``below`` comes from its own path; ``on_bytes`` gets numbers of bytes."""
 
 
 class ObjectCopier:
@@ -256,7 +256,7 @@ class ObjectCopier:
             check_local_name(path, below, found.path)
 
     async def copy(self, found: Entry | Metadata, path: str, below: str, on_bytes: Callable[[int], object]) -> Metadata:
-        """Copy an object to ``path``, of which ``below`` comes from its own; ``on_bytes`` gets numbers of bytes.
+        """Copy an object to ``path``; ``below``, its end, comes from its own path; ``on_bytes`` gets numbers of bytes.
 
         ``ObjectChanged`` if it is overwritten meanwhile, ``AlreadyExists`` where something is there that must not be
         overwritten. If it fails or is cancelled, nothing is at ``path`` that was not there before.
@@ -417,7 +417,7 @@ class ObjectCopier:
                 if error.operation == "copy":
                     await abort_after(error, body, path)
                     raise
-                # That of the reader advises what the caller of a copy cannot do.
+                # The reader's advises what the caller of a copy cannot do.
                 changed = ObjectChanged(
                     "the object was overwritten while it was copied; copied again it is copied in its new version",
                     expected_etag=error.expected_etag,
@@ -482,7 +482,7 @@ class _ShortSink(CollectSink):
 class _PieceSink(Sink):
     """A response in pieces that another task takes, paused while several wait.
 
-    ``responses`` counts those that were given up because nothing proved that a further one is of the same version.
+    ``responses`` counts responses that were given up because nothing proved that a further one is of the same version.
     ``changed`` is set whenever bytes have arrived.
     """
 

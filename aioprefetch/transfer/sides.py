@@ -71,7 +71,7 @@ class Store(Listed, Protocol):
 class Side:
     """A place: a path in an operator, which the caller closes. ``label`` is what the caller named.
 
-    ``name`` is that of a single file where the path has another one: a link was named, and the path is its target.
+    ``name`` is a single file's, where the path has another one: a link was named, and the path is its target.
     ``is_literal``: the path is a name, whichever characters it has.
     """
 
@@ -108,7 +108,7 @@ class Selection:
     picks: Callable[[str], bool] = lambda below: True
 
     async def entries(self, on_passed_over: OnPassedOver = lambda path, why: None) -> AsyncIterator[Entry | Metadata]:
-        """The objects, in the order of the store. ``NotFound`` at the end if there is none.
+        """The objects, in the order of the store. ``NotFound`` at the end without any.
 
         ``on_passed_over``: see ``Lister``.
         """
@@ -150,9 +150,9 @@ class Selection:
 
 
 def picker(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a name below a directory is one of those that are included, all if there is none, and is not excluded.
+    """Whether a name below a directory is included (all are without ``include``), and not excluded.
 
-    A pattern without ``/`` is one for the last part of the name; one that ends with ``/`` is for all that is below.
+    A pattern without ``/`` is for the last part of the name; with ``/`` at its end it is for all that is below.
     """
 
     def matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
@@ -229,7 +229,7 @@ def place_of(selection: Selection, side: Side) -> Side:
 class Places:
     """The two places of a run that reads nothing of what it writes, as far as that is known before.
 
-    ``made`` has the paths below the source at which the run itself makes objects: they are none of its sources. Between
+    ``made`` has the paths below the source at which the run itself makes objects: they are not its sources. Between
     two directories of files a link or a mount below the destination may lead into ``source`` all the same.
     """
 
@@ -250,7 +250,7 @@ class Places:
 async def check_places(selection: Selection, target: Side, *, deletes_extra: bool) -> Places:
     """Refuse a run that would read what it writes, or write two objects to one place; nothing is written before.
 
-    ``target`` is that of ``place_of``. Raises ``IsSameFile``, and ``InvalidArgument`` that names the two paths.
+    ``target`` as for ``place_of``. Raises ``IsSameFile``, and ``InvalidArgument`` that names the two paths.
     """
     source = selection.side
     from_path = selection.base if selection.single is None else selection.single.path
@@ -318,7 +318,7 @@ def _refused(why: str, target: Side) -> InvalidArgument:
 
 
 async def is_there(target: Store, path: str) -> Metadata | None:
-    """The object at a path, ``None`` if there is none."""
+    """The object at a path, or ``None``."""
     try:
         found = await target.stat(path)
     except NotFound:

@@ -193,7 +193,7 @@ class Connector:
 
     async def _tls_context(self) -> ssl.SSLContext:
         # Reading the authorities of the system takes tens of milliseconds, so a thread does it once. It has a limit of
-        # its own, as long as that of a connection: a slow disk is not a failure of the network.
+        # its own, as long as a connection's: a slow disk is not a failure of the network.
         if self._context is not None:
             return self._context
         limit_seconds = self._options.connect_timeout_seconds

@@ -388,7 +388,7 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError("the server changes to another protocol, which was not requested")
         if self._interim_heads > INTERIM_HEADS_MAX:
             raise ProtocolError(f"more than {INTERIM_HEADS_MAX} interim responses came before the response")
-        self.is_reused = False  # It is alive, so a failure from now on is not that of a stale connection.
+        self.is_reused = False  # It is alive, so a failure from now on is not a stale connection's.
         rest = bytes(self._view[count : self._filled])
         self._view[: len(rest)] = rest
         self._filled = len(rest)

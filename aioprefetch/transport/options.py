@@ -23,7 +23,7 @@ class ClientOptions:
     stall_bytes_per_second
         The lowest rate of a body that has not stalled.
     connections_max
-        The maximum of open connections, including those that are being made.
+        The maximum of open connections, including connections being made.
     connections_per_host_max
         The maximum of them to one host.
     wait_timeout_seconds
@@ -35,7 +35,7 @@ class ClientOptions:
     addresses_seconds_max
         The time for which a resolved name is cached.
     ca_bundle
-        A PEM file of the authorities to trust instead of those of the system.
+        A PEM file of the authorities to trust instead of the system's.
     refuses_link_local
         Refuse names that resolve to link-local or metadata addresses, except ``link_local_host``: a redirect could
         name one.

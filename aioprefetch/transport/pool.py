@@ -86,14 +86,22 @@ class Pool:
         self._loop = runtime.loop
         self._options = options
         self._connector = connector
+        # Connections to take, by the key of their route: the last used one at the end, the next to time out in front.
         self._idle: dict[str, list[Connection]] = {}
+        # All connections that were made and are not lost: idle, busy, or being closed. A timer looks at them.
         self._open: set[Connection] = set()
+        # Connections being made, for ``aclose`` to cancel.
         self._making: set[asyncio.Task[Connection]] = set()
+        # What counts against the two maxima, by route. A place is taken before a connection is made, until it is lost.
         self._places: Counter[str] = Counter()
+        # Requests without an idle connection and without a place, in their order: no later one overtakes them.
         self._waiters: list[_Waiter] = []
+        # Busy connections whose response is about to end, each with the one request that takes it over then.
         self._claims: dict[Connection, asyncio.Future[Connection | None]] = {}
+        # The next look at timeouts; ``None`` while no connection is open, so that an unused pool costs nothing.
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        # Set by the last lost connection: ``aclose`` waits for it, so that no socket outlives the pool.
         self._emptied: asyncio.Future[None] | None = None
 
     def snapshot(self) -> ClientSnapshot:
@@ -118,7 +126,7 @@ class Pool:
         )
 
     def take_idle(self, route: Route, *, in_turn: bool = False) -> Connection | None:
-        """The idle connection that was used last, marked ``is_reused``; ``None`` if there is none.
+        """The idle connection that was used last, marked ``is_reused``, or ``None``.
 
         Also ``None`` while other requests wait, unless it is the caller's turn (``in_turn``): requests in a loop would
         overtake the waiting ones without end.
@@ -147,7 +155,7 @@ class Pool:
         """
         if self._closed:
             raise Closed("the operator is closed")
-        idle = None if is_fresh else self.take_idle(route) or await self._take_ending(route)
+        idle = None if is_fresh else self.take_idle(route) or await self._reuse_finishing(route)
         if self._closed:
             raise Closed("the operator is closed")
         if idle is None and not self._waiters and self._has_place(route.key):
@@ -189,7 +197,7 @@ class Pool:
             if waiter.future is not None and not waiter.future.done():
                 waiter.future.set_result(None)
         for claim in tuple(self._claims.values()):
-            _let_go(claim)
+            _cancel_claim(claim)
         for task in tuple(self._making):
             task.cancel()
         for connection in tuple(self._open):
@@ -200,8 +208,8 @@ class Pool:
             self._emptied = self._loop.create_future()
             await asyncio.wait([self._emptied], timeout=CLOSE_SECONDS_MAX)
 
-    async def _take_ending(self, route: Route) -> Connection | None:
-        """A connection whose response was about to end, when it has ended; ``None`` if there is none, or it lasts."""
+    async def _reuse_finishing(self, route: Route) -> Connection | None:
+        """A connection whose response was about to end, when it has ended. ``None`` without one, or if it lasts."""
         if self._waiters:
             return None
         for connection in self._open:
@@ -211,7 +219,7 @@ class Pool:
             return None
         claim: asyncio.Future[Connection | None] = self._loop.create_future()
         self._claims[connection] = claim
-        timer = self._loop.call_later(ENDING_SECONDS_MAX, _let_go, claim)
+        timer = self._loop.call_later(ENDING_SECONDS_MAX, _cancel_claim, claim)
         try:
             freed = await claim
         except asyncio.CancelledError:
@@ -287,7 +295,7 @@ class Pool:
         self._open.discard(connection)
         claim = self._claims.pop(connection, None) if self._claims else None
         if claim is not None:
-            _let_go(claim)
+            _cancel_claim(claim)
         idle = self._idle.get(connection.route.key)
         if idle and connection in idle:
             idle.remove(connection)
@@ -366,7 +374,7 @@ class Pool:
             connection.close()
 
 
-def _let_go(claim: asyncio.Future[Connection | None]) -> None:
+def _cancel_claim(claim: asyncio.Future[Connection | None]) -> None:
     if not claim.done():
         claim.set_result(None)
 
@@ -410,7 +418,7 @@ class HttpClient:
     ) -> float:
         """Send a request and deliver the response to ``receiver``. Returns the seconds until its head.
 
-        ``fields`` are the headers of this request beyond those of ``target``, from ``encoded_fields``; ``body`` is what
+        ``fields`` are the headers of this request besides ``target``'s, from ``encoded_fields``; ``body`` is what
         is sent after them, whose memory must not change meanwhile, and whose length is one of the headers. A
         request without ``resends`` may be seen by the server once only: it has a new connection, which cannot be stale.
         ``reported`` is the request in events: its response, and its failure, are reported here.
@@ -425,7 +433,7 @@ class HttpClient:
                 connection = pool.take_idle(target.route) or await pool.connect(target.route)
             else:
                 connection = await pool.connect(target.route, is_fresh=True)
-            # No local variable holds the request: tools that show those of a traceback would show its signature.
+            # No local variable holds the request: tools that show variables of a traceback would show its signature.
             done = connection.send(target.head + fields + b"\r\n", receiver, target.is_head, body, reported)
             try:
                 return await done

@@ -43,7 +43,7 @@ def checked_path(path: object, operation: str, *, dots_allowed: bool = False) ->
 def check_file(path: str, operation: str, advice: str = LIST_ADVICE, *, is_read: bool = False) -> None:
     """``IsADirectory`` for the path of a directory, and for an empty path.
 
-    With ``is_read`` a path that ends with ``/`` may be that of an object: the store is asked.
+    With ``is_read`` a path that ends with ``/`` may name an object: the store is asked.
     """
     is_file = checked_path(path, operation) and path[-1] != "/"
     if not is_file and not (is_read and path.strip("/")):

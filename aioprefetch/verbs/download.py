@@ -213,7 +213,7 @@ def _piece_bytes(options: RuntimeOptions) -> int:
 
 
 class Download(ParallelRead):
-    """A read of a whole object into a file. ``size`` is that of the object.
+    """A read of a whole object into a file. ``size`` is the object's.
 
     Of a large object the file notes which parts it has, where the version proves that they belong together: they stay
     if the read fails. ``repeated_bytes`` of it were reported by a read before this one.

@@ -55,7 +55,7 @@ class Pages:
 
     An entry that comes again is dropped and counted (``list_duplicates``); a listing that does not go on is a
     ``ProtocolError``: see ``Paging``. So is an entry outside of the prefix; these are counted too (``list_strangers``).
-    ``has_marker`` is that of ``ListPage``, of all pages so far, and ``passed_over`` that of the last page.
+    ``has_marker`` is as in ``ListPage``, over all pages so far, and ``passed_over`` the last page's.
     """
 
     def __init__(self, accessor: Callable[[], Accessor], runtime: Callable[[], Runtime], request: ListRequest) -> None:
@@ -122,7 +122,7 @@ class Lister(AsyncClosing):
     It is over after ``limit`` entries, and asks the store for no more of them where every entry counts.
 
     ``on_passed_over`` gets the path and the reason of what is there and is not listed: symbolic links and other files
-    that are not regular. With a glob those that it matches, and with ``recursive`` all: matches may lie below them.
+    that are not regular. With a glob the matching ones, and with ``recursive`` all: matches may lie below them.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Lister(AsyncClosing):
 
     @property
     def has_marker(self) -> bool | None:
-        """That of ``ListPage``, of all pages so far."""
+        """As in ``ListPage``, over all pages so far."""
         return self._pages.has_marker
 
     def __aiter__(self) -> Lister:
@@ -252,7 +252,7 @@ async def delete_object(accessor: Accessor, path: str, version: object = None, i
 
 
 class Removal:
-    """Deletes paths batch by batch, all that can be deleted; ``check`` names those that are left.
+    """Deletes paths batch by batch, all that can be deleted; ``check`` names the ones left.
 
     A path that is refused leaves the others of its batch. A request that fails as a whole does not end it, for another
     one may reach the store, or be allowed. It ``is_over`` after two in a row that the store did not answer: the rest is
@@ -375,7 +375,7 @@ async def has_bytes(accessor: Accessor, path: str) -> bool:
 
 
 async def delete_empty(accessor: Accessor, directories: Iterable[str]) -> None:
-    """Delete directories, the deepest first. Those that hold something stay, and so do objects with such a name.
+    """Delete directories, the deepest first. What holds something stays, and so do objects with such a name.
 
     A listing may be too old to tell an object with bytes from an empty one, which stands for a directory: it is asked.
     """

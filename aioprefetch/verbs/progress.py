@@ -29,7 +29,7 @@ CopyAction: TypeAlias = Literal["copy", "skip", "delete"]
 class CopyFailure:
     """An object that was not copied: its path in the source, where it was to go, and why not.
 
-    One that was to be deleted at the destination, and was not, has no path in the source.
+    An object that was to be deleted at the destination, and was not, has no path in the source.
     """
 
     path: str
@@ -55,7 +55,7 @@ class CopyReport:
     """The outcome of ``aioprefetch.copy``.
 
     ``copied`` and ``skipped`` are numbers of objects, ``bytes`` and ``bytes_skipped`` the sizes of these in bytes
-    (``bytes`` counts those that an earlier run had received, and those that a store copied by itself). ``deleted`` is
+    (``bytes`` includes what an earlier run had received, and what a store copied by itself). ``deleted`` is
     the number of objects that only the destination had. ``failures`` has an entry for each object that is not there, or
     not deleted. ``passed_over`` has path and reason of what a local source has and a listing leaves out: symbolic links
     below a directory, FIFOs, sockets, devices, files that are being written. It keeps the first 1,000 of
@@ -280,7 +280,7 @@ class ProgressDisplay:
         self._own(step)
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the bar of callers that do not tell their end; those of transfers end by themselves."""
+        """End the bar of callers that do not tell their end; bars of transfers end by themselves."""
         with self._lock:
             own, self._own = self._own, None
         if own is not None:
@@ -378,7 +378,7 @@ NAME_CHARACTERS_MAX = 30
 
 
 def checked_options(options: Mapping[str, Any], names: Collection[str], of: str) -> dict[str, Any]:
-    """The options of a display; ``TypeError`` for one that there is not, before any transfer begins."""
+    """The options of a display; ``TypeError`` for an unknown one, before any transfer begins."""
     if unknown := options.keys() - set(names):
         raise TypeError(f"unknown option {min(unknown)!r} for {of}; there are {', '.join(sorted(names))}")
     return dict(options)

@@ -10,7 +10,7 @@ names. A store that sends everything at once (local files, servers without range
 ETag. Otherwise an object may be replaced by one of the same size, within a second, and no head shows it: then the first
 part is refused at its head, and one more request brings all bytes in one response.
 
-**Memory.** The first request is the read's own besides those of its parts (``ParallelParts``).
+**Memory.** The first request is the read's own besides its parts' (``ParallelParts``).
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class ParallelRead(CollectSink):
         return self._open_part(start + position, start + size)
 
     def _start_rest(self, parts: ParallelParts) -> None:
-        # Called by a connection, whose context is not that of the caller.
+        # Called by a connection, whose context is not the caller's.
         self._rest = self._runtime.loop.create_task(parts.run(), context=self._context)
         self._rest.add_done_callback(self._rest_ended)
 
@@ -348,7 +348,7 @@ def _check_ends(head: ReadHead, members: Sequence[Range], path: str, *, cuts: bo
 async def view_ranges_cut(accessor: Accessor, runtime: Runtime, path: str, ranges: Sequence[Range]) -> list[memoryview]:
     """Like ``Operator.view_ranges``, but a range that crosses the end of the object is cut there.
 
-    One that starts beyond it is ``RangeNotSatisfied``.
+    A range that starts beyond it is ``RangeNotSatisfied``.
     """
     check_file(path, "read_ranges")
     checked = checked_ranges(ranges, operation="read_ranges", path=path)

@@ -35,7 +35,7 @@ class StatOptions(TypedDict, total=False):
     if_none_match: str | None
     """The ETag that the object must not have."""
     if_modified_since: datetime | None
-    """A time with its zone, of which stores keep whole seconds: the object must have been written after it."""
+    """A time with its zone; stores keep whole seconds: the object must have been written after it."""
     if_unmodified_since: datetime | None
     """A time with its zone: the object must not have been written after it."""
     version: str | None
@@ -83,7 +83,7 @@ def read_request(
     options: Mapping[str, Any] | None = None,
     positional: Sequence[object] = (),
 ) -> ReadRequest | None:
-    """The request of a read, ``None`` for an empty range. Valid values take a short way, since all reads pay.
+    """The request of a read, ``None`` for an empty range. Fast path for valid arguments: every read pays for it.
 
     A read of more than ``first_bytes``, or of unknown length, is for that many first. ``TypeError`` for an option that
     there is not, and for anything ``positional`` beside the path: of two numbers the second is a size to some
@@ -138,7 +138,7 @@ def _conditions(arguments: Arguments, options: Mapping[str, Any]) -> dict[str, A
 
 
 def stat_request(path: str, options: Mapping[str, Any]) -> StatRequest:
-    """The request of a stat. Raises ``TypeError`` for an option that there is not."""
+    """The request of a stat. Raises ``TypeError`` for an unknown option."""
     checked_path(path, "stat")
     if not options:
         return StatRequest(path=path)
@@ -161,7 +161,7 @@ def list_request(prefix: str, *, recursive: bool, start_after: str | None, versi
 
 
 class PresignOptions(TypedDict, total=False):
-    """The options of a presigned URL. The last three are headers of the response, in place of those of the object."""
+    """The options of a presigned URL. The last three are headers of the response, in place of the object's."""
 
     expires_seconds: float
     """How long the URL is valid: 900 by default."""
@@ -248,14 +248,14 @@ class WriteOptions(ObjectOptions, total=False):
     """The options of a write. ``Unsupported`` where a store cannot obey: ``capability`` tells."""
 
     checksum: Checksum | None
-    """The checksum that S3 verifies and keeps with the object (``"sha256"``); by default that of the operator."""
+    """The checksum that S3 verifies and keeps with the object (``"sha256"``); by default the operator's."""
 
 
 WRITE_OPTIONS = frozenset(WriteOptions.__annotations__)
 
 
 def write_request(operation: str, path: str, options: Mapping[str, Any]) -> WriteRequest:
-    """The request of a write. Raises ``IsADirectory``, and ``TypeError`` for an option that there is not."""
+    """The request of a write. Raises ``IsADirectory``, and ``TypeError`` for an unknown option."""
     check_file(path, operation)
     if not options:
         return WriteRequest(path=path)
@@ -313,7 +313,7 @@ def copy_options(operation: str, path: str, options: Mapping[str, Any]) -> dict[
 def _check_names(
     options: Mapping[str, Any], names: Collection[str], *, of: str, words: Mapping[str, Option] | None = None
 ) -> None:
-    """Raise ``TypeError``, as Python does, for the name of an option that there is not.
+    """Raise ``TypeError``, as Python does, for an unknown option.
 
     ``words`` are the rows of some of them, for the words of other libraries.
     """

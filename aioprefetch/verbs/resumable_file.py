@@ -1,7 +1,7 @@
 """A file that is received over several runs: what arrived stays hidden beside its target until the rest is there.
 
 Two hidden files lie next to the target, named after it: ``….part`` holds the bytes, each where it belongs, and
-``….done`` says of which version of which object they are and which ranges have been written. A range is noted when its
+``….done`` names their object and version, and the ranges that have been written. A range is noted when its
 bytes were handed to the system, so a killed process loses none that it had noted. A machine that goes down loses what
 was not on the device: the bytes are forced there every ``SYNC_BYTES``, and after a restart of the machine only the
 ranges noted before the last of these times count.
@@ -80,8 +80,8 @@ class ReceivedVersion:
 class ResumableFile(PartialFile):
     """A ``PartialFile`` whose bytes may stay for the next run. All methods block: call them in a thread.
 
-    ``begun`` is the version that an earlier run has received ``done`` of, ``None`` where there was none. With
-    ``is_short`` no bytes stay, and those of an earlier run, which were of a longer version, are dropped.
+    ``begun`` is the version that an earlier run has received ``done`` of, or ``None``. With
+    ``is_short`` no bytes stay, and the bytes of an earlier run, of a longer version, are dropped.
     """
 
     def __init__(

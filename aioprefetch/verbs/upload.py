@@ -7,7 +7,7 @@ blocks is read on a worker thread.
 layers: Retry repeats it alone, ConcurrentLimit gives it a slot, Timeout bounds it by its size. An object of at most one
 part is one ``write``.
 
-**Memory.** One part is the writer's own: the one that is being filled, or, where there is no memory for more, the one
+**Memory.** One part is the writer's own: the part being filled, or, where there is no memory for more, the part
 in flight. Each further part takes its bytes from the budget in the lane of prefetch until the store has it, up to half
 of the budget and ``PARTS_AT_ONCE`` parts; where it gets none, ``write`` waits for a part that is in flight. So a writer
 waits for its own parts alone, and many writers hold a part each and share the budget. Bytes that the caller keeps
@@ -234,7 +234,7 @@ class MultipartBody:
     Parts are sent by the runtime: the failure of one ends the others, and is raised by the next call. After a failed or
     cancelled call ``abort`` removes what was sent; it raises if it cannot, with ``upload_id`` in the context.
 
-    Parts are as large as it takes for the store to have them all; without ``size`` those of the second half grow.
+    Parts are as large as it takes for the store to have them all; without ``size`` the second half of them grows.
     """
 
     def __init__(self, accessor: Accessor, runtime: Runtime, request: WriteRequest, size: int = 0) -> None:

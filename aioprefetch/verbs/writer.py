@@ -269,7 +269,7 @@ class ObjectWriter:
 
     In s3 an object of more than one part of ``part_bytes`` goes in parts, up to 8 at a time while the caller goes on;
     each of them is repeated by itself. In memory are one part and those in flight, which take their memory from
-    ``memory_bytes`` (half of it at most); while there is none, ``write`` waits. Calls of ``write`` by several tasks are
+    ``memory_bytes`` (half of it at most); while it has none, ``write`` waits. Calls of ``write`` by several tasks are
     carried out one after the other.
     """
 
@@ -457,7 +457,7 @@ async def copy_object(
 ) -> Metadata:
     """``copy_by_server`` within one store, for a verb that errors name. ``IsADirectory`` for a directory.
 
-    ``on_progress`` costs a request for the size. ``conditions`` are those of ``copy_by_server``.
+    ``on_progress`` costs a request for the size. ``conditions`` as for ``copy_by_server``.
     """
     advice = "aioprefetch.copy copies what is below a directory"
     check_file(source, operation, advice, is_read=True)
@@ -504,8 +504,8 @@ async def copy_by_server(
     ``source`` is the accessor of ``path`` and ``store`` its identity, where that is another store than the target's.
     ``placement`` has the options of ``PLACEMENT`` of the target; without them the store chooses. ``on_bytes`` gets the
     numbers of bytes of each part that was copied, or the ``size`` of all of it.
-    ``if_match`` and ``version`` are those of the object that is copied.
-    An object of more than ``copy_bytes_max``, or one that must not replace another where a store has that for parts
+    ``if_match`` and ``version`` are the source's.
+    An object of more than ``copy_bytes_max``, or a copy that must not replace another where a store has that for parts
     alone, goes in parts of one version: ``ObjectChanged`` if it is overwritten meanwhile, and then nothing is left.
     Where the store answers that it does not copy, the bytes come here after all.
     """

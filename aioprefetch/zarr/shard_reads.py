@@ -56,7 +56,7 @@ class PartsPlan:
         return found
 
     def ends(self, first: memoryview, views: Sequence[memoryview]) -> tuple[memoryview, memoryview]:
-        """The bytes from ``offset`` on and the last ones, out of the first read and those of ``ranges_beside``."""
+        """The bytes from ``offset`` on and the last ones, out of the first read and the reads of ``ranges_beside``."""
         if self.offset is None or self.suffix is None:
             return first, first
         before = views[-1] if len(views) > len(self.ranges) else memoryview(b"")
@@ -160,7 +160,7 @@ class Surroundings:
         self._proven_bytes = 0
 
     def read(self, size_bytes: int, missing_bytes: int) -> None:
-        """Count a read, of which this much is not in memory."""
+        """Count a read that has this much not in memory."""
         self._read_bytes += size_bytes
         self._proven_bytes += size_bytes - missing_bytes
 
@@ -201,7 +201,7 @@ class ShardReads:
     """The reads of one task in one version of a shard.
 
     Bytes that came along are kept until they were read, or the task ends or reads another object: beside the first or
-    last ones of the object at most ``around_bytes_max``, the newest ones, and those that came with the last chunk. They
+    last ones of the object at most ``around_bytes_max``, the newest ones, and what came with the last chunk. They
     are charged to ``budget`` as a prefetch is; while it has no memory to spare a chunk is fetched alone.
 
     ``used_at`` is the time of the last read, by the clock of the runtime. ``first`` are the first or last bytes of the
@@ -280,7 +280,7 @@ class ShardReads:
         return tier
 
     def _forget_read(self, start: int, end: int) -> None:
-        """Drop the pieces of which nothing is left to read, and the oldest of those that are too many."""
+        """Drop pieces with nothing left to read, and the oldest above the limit."""
         self._was_read = joined([*self._was_read, (start, end)])
         unread = [piece for piece in self._pieces if subtract((piece.start, piece.end), self._was_read)]
         room_bytes = self._around_bytes_max

@@ -27,7 +27,7 @@ from aioprefetch.errors import (
     redact,
 )
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import checked_operator, with_own_hold
+from aioprefetch.operator.shared import checked_operator, clone_with_hold
 from aioprefetch.ranges import Range
 from aioprefetch.runtime.buffers import Lease
 from aioprefetch.runtime.runtime import fork_generation
@@ -77,7 +77,7 @@ class Store(ZarrStore):
                 " bucket and root stand in the URL of the operator",
                 operation="open",
             )
-        self._operator = with_own_hold(operator)
+        self._operator = clone_with_hold(operator)
         self._prefix = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
         self._loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
         self._generation = fork_generation()
@@ -137,7 +137,7 @@ class Store(ZarrStore):
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """The value of a key, or a part of it; ``None`` without one.
 
-        A range that crosses the end is cut there; one that starts beyond it is ``RangeNotSatisfied``. A missing bucket
+        A range that crosses the end is cut there; beyond it, it is ``RangeNotSatisfied``. A missing bucket
         is ``NotFound``: zarr takes ``None`` for a chunk of fill values.
         """
         operator = await self._live()
@@ -180,7 +180,7 @@ class Store(ZarrStore):
         return tail[index_start - tail_start :]
 
     async def _read_range(self, path: str, start: int, end: int) -> memoryview:
-        """A range: a chunk of the shard that the task reads, the index of one that begins with it, or any other."""
+        """A range: a chunk of the shard that the task reads, the index of a shard that begins with it, or any other."""
         reads = self._shard_of(path)
         if reads is not None and not (reads.has_index_first and start == 0):
             reads.used_at = self._operator.runtime().now()
@@ -323,7 +323,7 @@ class Store(ZarrStore):
         await self._write(key, value, if_not_exists=False)
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Store a value unless the key has one. The store decides, so that of two writers at once one wins."""
+        """Store a value unless the key has one. The store decides, so one of two writers at once wins."""
         with contextlib.suppress(AlreadyExists):
             await self._write(key, value, if_not_exists=True)
 
@@ -391,7 +391,7 @@ class Store(ZarrStore):
         return self._operator
 
     def _own_loops(self) -> weakref.WeakSet[asyncio.AbstractEventLoop]:
-        """The loops that it was used on in this process: those of a parent seem to run, and never end anything."""
+        """The loops that it was used on in this process: a parent's loops seem to run, and never end anything."""
         if self._generation != fork_generation():
             self._generation, self._loops = fork_generation(), weakref.WeakSet()
         return self._loops

@@ -1,7 +1,8 @@
 """What mkdocs does not do by itself: a page for each public name, links into the repository, ``llms.txt``.
 
 The pages of names are made from the source without importing it: one for each verb of the classes that people hold, one
-for each name of a room, in the order in which the source has them.
+for each name of a room, in the order in which the source has them. A verb of ``Operator`` with a page in ``docs/verbs``
+has its signature there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ DOCS = Path(__file__).resolve().parents[1]
 ROOT = DOCS.parent
 PACKAGE = ROOT / "aioprefetch"
 FOLDER = "reference/api"
+VERBS = "verbs"
 
 # Classes with a page for each verb: the public name, and the file.
 CLASSES = {
@@ -55,24 +57,28 @@ VALUES = ("Metadata", "Entry", "Capability", "ServiceInfo", "DiskCache", "Statis
 FUNCTIONS = ("copy", "CopyReport", "CopyFailure", "CopyStep", "CopyProgress")
 PROTOCOLS = ("Accessor", "Layer", "Service", "WrappedAccessor", "ReadRequest", "ReadHead", "ReadReply")
 
+# What people look for most comes first among the results of a search; what names and figures fill comes last.
+BOOSTS = {
+    "start/": 4,
+    "guides/": 2,
+    "verbs/": 3,
+    "reference/options.md": 2,
+    "reference/errors.md": 2,
+    "reference/api/": 0.5,
+    "decisions/": 0.5,
+    "maps/": 0.7,
+}
+# Other verbs on the page of one.
+BESIDE = {"read_ranges": ("view_ranges",)}
+
 # Where a page of a name leads on: its longest prefix here decides.
 NEXT = {
     "Operator": "start/quickstart.md",
     "Operator.from_uri": "reference/options.md",
-    "Operator.reader": "concepts/prefetching.md",
-    "Operator.read_ranges": "concepts/semantics.md",
-    "Operator.view": "concepts/semantics.md",
-    "Operator.write": "guides/writing.md",
-    "Operator.abort_uploads": "guides/writing.md",
-    "Operator.upload": "guides/transfers.md",
-    "Operator.download": "guides/transfers.md",
-    "Operator.copy": "guides/transfers.md",
-    "Operator.presign": "guides/web-service.md",
     "Operator.layer": "concepts/layers.md",
     "Operator.statistics": "reference/statistics.md",
     "Operator.events": "reference/events.md",
     "Operator.capability": "reference/services.md",
-    "Operator.open_file": "maps/openfile.md",
     "Operator.aclose": "concepts/cancellation.md",
     "Path": "guides/paths.md",
     "RangeReader": "concepts/prefetching.md",
@@ -99,6 +105,8 @@ NEXT = {
     "spark": "guides/spark.md",
 }
 
+FIGURE = re.compile(r"^!\[(?P<text>[^\]]+)\]\((?P<path>figures/[\w-]+\.svg)\)$", re.MULTILINE)
+STYLE = re.compile(r"<style>.*?</style>\n?", re.DOTALL)  # A picture follows the scheme of the system by itself.
 LINK = re.compile(r"(?<=\]\()(?P<up>(?:\.\./)+)(?P<path>[^)\s#]+)")
 
 
@@ -130,11 +138,27 @@ def generated() -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
     """The sections of the pages of names: title, folder, and the heading and identifier of each page."""
     for name, path in CLASSES.items():
         members = public_members(path, name.rpartition(".")[2])
+        if name == "Operator":
+            members = [member for member in members if member not in verbs_with_a_page()]
         yield name, name, [(member, f"aioprefetch.{name}.{member}") for member in members]
     for room in ROOMS:
         names = [item for item in public_names(room).items() if f"{room}.{item[0]}" not in CLASSES]
         if names:
             yield room, room, names
+
+
+def verbs_with_a_page() -> set[str]:
+    """The verbs of ``Operator`` whose signature stands on a page in ``docs/verbs``."""
+    written = {path.stem for path in (DOCS / VERBS).glob("*.md")}
+    return written.union(*(BESIDE.get(verb, ()) for verb in written))
+
+
+def signatures(verb: str) -> str:
+    """The end of the page of a verb: its signature, parameters and errors, from the source."""
+    return "\n## Signature\n" + "".join(
+        f"\n::: aioprefetch.Operator.{name}\n    options:\n      heading: ap.Operator.{name}\n      heading_level: 3\n"
+        for name in (verb, *BESIDE.get(verb, ()))
+    )
 
 
 def page_of(public: str, identifier: str) -> str:
@@ -151,7 +175,8 @@ def leads_on(public: str) -> str:
     """
     verb = public.replace("sync.BlockingOperator.", "Operator.")
     prefix = max((name for name in NEXT if f"{verb}.".startswith(f"{name}.")), key=len)
-    target = NEXT[prefix]
+    page = f"{VERBS}/{verb.rpartition('.')[2]}.md"
+    target = page if verb.startswith("Operator.") and (DOCS / page).exists() else NEXT[prefix]
     heading = re.search(r"^# (.+)$", (DOCS / target).read_text("utf-8"), re.MULTILINE)
     up = "../" * (FOLDER.count("/") + 2)
     return f"\nIn use: [{heading[1] if heading else target}]({up}{target})\n"
@@ -199,7 +224,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     sections = {title: part for entry in config.nav or [] if isinstance(entry, dict) for title, part in entry.items()}
     sections["Reference"].append({"API": own_pages()[1]})
     decisions = sorted(path.relative_to(DOCS).as_posix() for path in (DOCS / "decisions").glob("*.md"))
-    sections["Project"].append({"Decisions": decisions})
+    sections["Why"].append({"Decisions": decisions})
     return config
 
 
@@ -211,8 +236,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links out of the documentation into the repository, and show blocks that are not run as Python."""
-    here = (DOCS / page.file.src_uri).parent
+    """Lead links out of the documentation into the repository, and show blocks that are not run as Python.
+
+    Figures are put into the page, where they have the colours of its text: as pictures they would not follow the switch
+    between light and dark.
+    """
+    uri = page.file.src_uri
+    here = (DOCS / uri).parent
+    page.meta["search"] = {"boost": next((boost for start, boost in BOOSTS.items() if uri.startswith(start)), 1)}
+    if uri.startswith(f"{VERBS}/"):
+        markdown += signatures(here.joinpath(uri).stem)
     if page.is_homepage:
         page.meta["hide"] = ["navigation"]  # There is nothing beside it. GitHub would show a header of the page itself.
 
@@ -223,6 +256,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         kind = "tree" if path.is_dir() else "blob"
         return f"{config.repo_url}/{kind}/main/{path.relative_to(ROOT).as_posix()}"
 
+    def figure(match: re.Match[str]) -> str:
+        drawing = STYLE.sub("", (here / match["path"]).read_text("utf-8").strip())
+        labelled = drawing.replace("<svg ", f'<svg role="img" aria-label="{match["text"]}" ', 1)
+        return f'<figure class="drawing">{labelled}</figure>'
+
+    markdown = FIGURE.sub(figure, markdown)
     return LINK.sub(target, markdown).replace("```python no-run\n", "```python\n")
 
 

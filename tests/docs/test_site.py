@@ -8,6 +8,7 @@ import tomllib
 from typing import Any
 
 import pytest
+import yaml
 
 import aioprefetch as ap
 from tests.repository.doc_pages import PAGES
@@ -29,6 +30,40 @@ def test_every_page_is_in_the_navigation_once() -> None:
     listed = re.findall(r"[\w/.-]+\.md", CONFIGURATION.partition("\nnav:\n")[2])
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in PAGES if page.is_relative_to(ROOT / "docs")]
     assert sorted(listed) == sorted(page for page in pages if not page.startswith("decisions/"))
+
+
+def test_a_door_has_at_most_eight_pages() -> None:
+    """The home page and the navigation have the same four doors, with the same pages behind each."""
+    navigation = yaml.load(CONFIGURATION.partition("\nnav:\n")[2], yaml.BaseLoader)
+    doors = {title: pages for entry in navigation[1:5] for title, pages in entry.items()}
+    home = (ROOT / "docs" / "index.md").read_text("utf-8")
+    cards = home.partition("## Four doors\n")[2].partition("</div>")[0].split("\n* ")[1:]
+    for (title, pages), card in zip(doors.items(), cards, strict=True):
+        behind = [page if isinstance(page, str) else next(iter(page.values())) for page in pages]
+        assert card.startswith(f"**{title}**")
+        assert set(re.findall(r"\(([\w/.-]+\.md)\)", card)) == set(behind)
+        assert len(behind) <= 8
+
+
+def test_every_verb_has_a_page() -> None:
+    """What it promises, what a failure leaves, an example; the site adds the signature."""
+    verbs = {name for name, member in vars(ap.Operator).items() if inspect.isfunction(member) and name[0] != "_"}
+    verbs -= {"layer", "runtime", "accessor", "aclose"}.union(*constant("BESIDE").values())
+    assert {page.stem for page in (ROOT / "docs" / "verbs").glob("*.md")} == verbs
+    for verb in verbs:
+        text = (ROOT / "docs" / "verbs" / f"{verb}.md").read_text("utf-8")
+        assert text.startswith(f"# op.{verb}\n")
+        assert text.count("**Promise.**") == text.count("**When it fails.**") == text.count("```python\n") == 1
+
+
+def test_every_concept_has_a_figure() -> None:
+    """It is drawn in the colour of the text, and follows light and dark where it is shown as a picture."""
+    for page in (ROOT / "docs" / "concepts").glob("*.md"):
+        assert f"](figures/{page.stem}.svg)" in page.read_text("utf-8")
+        drawing = (page.parent / "figures" / f"{page.stem}.svg").read_text("utf-8")
+        assert {"currentColor", "prefers-color-scheme: dark"} <= set(
+            re.findall(r"currentColor|prefers-[\w: -]+", drawing)
+        )
 
 
 def test_every_public_name_has_a_page() -> None:

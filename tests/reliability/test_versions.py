@@ -212,7 +212,7 @@ ETAGS = {"weak": 'W/"abc"', "unquoted": "abc", "multipart": '"0123456789abcdef-5
 @pytest.mark.parametrize("etag", ETAGS.values(), ids=ETAGS)
 @checks("reliability:S32")
 async def test_etags_of_every_shape_are_compared(serve: Serve, etag: str) -> None:
-    """What is no strong ETag is not sent, since no server may match it."""
+    """A weak ETag is not sent, since no server may match it."""
     cut = Fault(etag=etag, close_after_bytes=CUT)
     async with serve(once(cut), always(Fault(etag=etag, ignore_if_match=True))) as scripted:
         await scripted.read()

@@ -1,4 +1,4 @@
-"""Fields of version 2.0: the protocols of those of any depth, and the fields of a single column.
+"""Fields of version 2.0: the protocols of fields of any depth, and the fields of a single column.
 
 The protocols are a stateless plan, which makes schedulers and decoders. They follow the logical schedulers and decoders
 of the format's documentation. A decoder fills *portions*, which are decoded together with rows of other pages; a
@@ -82,7 +82,7 @@ class PrimitivePortion:
         self._reads.extend(reads)
 
     def decode(self) -> pa.Array:
-        """The rows of one page as a slice, those of several pages bridged into one array."""
+        """The rows of one page as a slice, rows of several pages bridged into one array."""
         if not pa.types.is_dictionary(self._kind):
             return assemble(self._kind, self._pieces)
         dictionaries = [piece.page.items.array() for piece in self._pieces if isinstance(piece.page, DictionaryRows)]
@@ -162,7 +162,7 @@ class StructPortion:
         return all(child.is_cheap for child in self.children)
 
 
-# The drained rows of one field. ``reads`` are those of the pages that end with them; ``is_cheap`` says that ``decode``,
+# The drained rows of one field. ``reads`` belong to the pages that end with them; ``is_cheap`` says that ``decode``,
 # which is safe on any thread, is too fast to be worth another one.
 Portion = PrimitivePortion | ListPortion | StructPortion
 

@@ -481,7 +481,7 @@ class PartScheduler(Protocol[DecodedT_co]):
         """The number of rows."""
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """The byte ranges of the rows ``ranges``; of a page in two steps those of the first. Pure."""
+        """The byte ranges of the rows ``ranges``; of a page in two steps for the first. Pure."""
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> DecodedT_co:
         """The rows of ``ranges``, from the responses of all steps in order."""

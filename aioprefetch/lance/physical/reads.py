@@ -82,7 +82,7 @@ class Responses(Iterator[memoryview]):
 
 
 def gathered(ranges: Sequence[Range], stretches: Sequence[Stretch]) -> Gathered | None:
-    """The responses to ``ranges``, some of which may be empty, copied together; ``None`` if views are cheaper."""
+    """The responses to ``ranges`` (some may be empty), copied together; ``None`` if views are cheaper."""
     counted = sum(len(starts) for starts, _, _, _ in stretches)
     bounds = np.zeros(len(ranges) + 1, np.int64)
     if counted < _GATHERED_MIN:
@@ -128,7 +128,7 @@ _NOTHING = memoryview(b"")
 
 
 class _Submission:
-    """One submission of byte ranges, of which empty ones are not sent."""
+    """One submission of byte ranges; empty ones are not sent."""
 
     def __init__(self, ranges: Sequence[Range], row: int, io: PageIo, *, is_follow_up: bool) -> None:
         self._ranges = ranges
@@ -240,7 +240,7 @@ class LoadingPage(Generic[DecodedT]):
         return self._decoder is not None
 
     def promote(self) -> None:
-        """Promote the reads of this page, those of the second step included: a batch waits for them."""
+        """Promote the reads of this page, of the second step too: a batch waits for them."""
         if not self._is_wanted and self._decoder is None:
             self._is_wanted = True
             for read in self._reads:

@@ -193,7 +193,7 @@ Pick = slice | Positions
 
 @dataclass(frozen=True, slots=True)
 class ChunkBuffer:
-    """One buffer of every chunk: that of chunk i is ``data[starts[i]:starts[i] + sizes[i]]``."""
+    """One buffer of every chunk: for chunk i it is ``data[starts[i]:starts[i] + sizes[i]]``."""
 
     data: Bytes
     starts: Positions

@@ -136,7 +136,7 @@ class Unraveler:
         assert self.definition is not None
         assert self.rep is not None
         definition = self.definition[starts]
-        # Levels up to ``level`` belong to lists with items. Then come the codes of the list itself, then those of null
+        # Levels up to ``level`` belong to lists with items. Then come the codes of the list itself, then of null
         # structs around it (each is a null list here). Higher levels are null or empty lists further out: no entry
         # here.
         has_item = definition <= level
@@ -238,7 +238,7 @@ def list_rows(
 ) -> DecodedRows:
     """Decoded rows of a page with lists. ``ranges`` are positions among the levels; each begins at the start of a row.
 
-    ``values`` are those of the visible entries; ``None`` if all entries are null.
+    ``values`` belong to the visible entries; ``None`` if all entries are null.
     """
     check_levels(rep, definition, max_repetition(layers), max_definition(layers))
     visible_max = max_visible(layers)

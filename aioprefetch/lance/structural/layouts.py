@@ -11,7 +11,7 @@ from typing import Any
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.wire import EncodingTree, FieldRule, MessageTable, ParsedMessage, message, one_of, uint
 
-# The maximum width of a value, above that of any real value (a long fixed-size list of doubles).
+# The maximum width of a value, above any real value (a long fixed-size list of doubles).
 VALUE_BITS_MAX = 1 << 31
 _WORD_BITS = (8, 16, 32, 64)
 _SCHEMES = {1: "lz4", 2: "zstd"}

@@ -67,7 +67,7 @@ class FillSink(Sink):
 class Fill:
     """The transfer of an object from its store into the cache.
 
-    ``stale`` is an entry of which the store is asked whether it still is the object. Without one ``look_up`` finds an
+    ``stale`` is an entry that the store is asked about: is it still the object? Without one ``look_up`` finds an
     entry in the cache, and says whether that may serve the readers as it is. ``entry``: what is in memory, as an entry.
     """
 

@@ -129,7 +129,7 @@ class LruCacheAccessor(WrappedAccessor):
                 self._lookup.check_bypassed(request, response.head)
                 return response
         except Error as error:
-            error.add_context(service=self.inner.info.location)  # Those of the cache have it from no inner layer.
+            error.add_context(service=self.inner.info.location)  # Errors of the cache pass no inner layer.
             raise
         head = sink.head
         assert head is not None
@@ -142,7 +142,7 @@ class LruCacheAccessor(WrappedAccessor):
         try:
             return await self.inner.read(request, sink)
         except ConditionNotMatch:
-            # With both conditions the one that was refused may be the other.
+            # With both conditions the other one may have been refused.
             if request.if_none_match is not None and request.if_match is None:
                 counter = "cache_revalidations"
                 self._lookup.not_modified(request, asked_at)

@@ -15,7 +15,7 @@ from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadHead, ReadRequest
 
-# The most objects of which it is remembered that they are not cached: the next read does not try again.
+# The most objects that are remembered as not cached: the next read does not try again.
 BYPASSED_MAX = 10_000
 
 
@@ -99,7 +99,7 @@ Source = JoinedFill | CacheEntry | None
 
 
 class Lookup:
-    """Finds the source of a read, and starts a fill if there is none."""
+    """Finds the source of a read, or starts a fill."""
 
     def __init__(
         self, inner: Accessor, state: CacheState, *, object_bytes_max: int, revalidate_seconds: float | None
@@ -119,7 +119,7 @@ class Lookup:
             bypassed.discard(name)
 
     def _slots(self, request: ReadRequest) -> tuple[Slot, ...]:
-        """The slots that may have an entry for this read, that of exactly this request first."""
+        """The slots that may have an entry for this read; first the slot of exactly this request."""
         current = slot_of(self._namespace, request.path, None)
         if request.version is None:
             return (current,)

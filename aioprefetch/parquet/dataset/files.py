@@ -6,7 +6,7 @@ files and directories alike, as all readers of tables do: what is there are mark
 marks directories on S3.
 
 **Columns in paths**: ``year=2024/month=05/part-0.parquet`` has the values of two, as Hive writes them. Names and values
-are those of ``pyarrow.dataset`` with ``partitioning="hive"``: a directory ``name=value`` gives a value, both
+follow ``pyarrow.dataset`` with ``partitioning="hive"``: a directory ``name=value`` gives a value, both
 URL-decoded, the outermost one of a name counts, ``__HIVE_DEFAULT_PARTITION__`` and a missing directory are null. A
 column whose values are all decimal numbers of 32 bits is ``int32``, any other is a string.
 """
@@ -96,7 +96,7 @@ def _named(path: object, operation: str) -> Named:
 
 
 async def find_files(operator: Operator, source: Source) -> list[DatasetFile]:
-    """The files of a source: those of each directory and glob ordered by path, those of a list in its order.
+    """The files of a source: of directories and globs ordered by path, of a list in its order.
 
     ``NotFound`` for a directory or a glob without any file. A path in a list is not looked up: reading it will tell.
     """
@@ -112,7 +112,7 @@ async def find_files(operator: Operator, source: Source) -> list[DatasetFile]:
 
 
 async def directory_files(operator: Operator, directory: str) -> list[DatasetFile]:
-    """The visible files below a directory, ordered by path. ``NotFound`` if there are none."""
+    """The visible files below a directory, ordered by path. ``NotFound`` without any."""
     async with list_literally(operator, directory, recursive=True) as entries:
         files = [
             _listed(entry, directory)
@@ -166,7 +166,7 @@ def _by_path(file: DatasetFile) -> str:
 
 
 async def files_instead(operator: Operator, path: str, error: NotFound | IsADirectory) -> list[DatasetFile]:
-    """The files below ``path``, which was read as an object in vain. Raises ``error`` if there are none either."""
+    """The files below ``path``, which was read as an object in vain. Raises ``error`` without any."""
     try:
         if not operator.capability.list:
             raise error

@@ -57,14 +57,14 @@ from aioprefetch.scheduler.pages import PreparedScan, ScanPart
 # The share of a scan's budget for files that come whole with their footer, before the first batch.
 _WHOLE_FILES_SHARE = 4
 
-# The share of a scan's budget for files that are opened ahead of the one that is decoded.
+# The share of a scan's budget for files that are opened ahead of the decoded one.
 _AHEAD_SHARE = 2
 
 # Parsed footers that wait for their turn take no more memory than about this; later ones are read again.
 _FOOTER_BYTES_MAX = 32 << 20
 _PARSED_SHARE = 10
 
-# The number of files among those that filters leave out in which a column is looked for that no other has.
+# How many of the files left out by filters are searched for a column that no other file has.
 _OTHERS_MAX = 8
 
 
@@ -172,7 +172,7 @@ async def listed_footer(
 
 
 class _PlannedFile(NamedTuple):
-    """A file whose reads are known, and how its batches become those of the dataset."""
+    """A file whose reads are known, and how its batches become batches of the dataset."""
 
     footer: Footer
     plan: Plan

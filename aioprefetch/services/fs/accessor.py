@@ -3,7 +3,7 @@
 Of directories it lists the entries below a prefix in the order of their keys, one directory at a time. Memory holds the
 names of the directories between the prefix and the current entry, and of no other. Only files and directories appear:
 FIFOs, sockets, devices and files that are being written are passed over, and named beside the entries; what a killed
-writer left behind is removed. Where reads follow links, those that lead to a file below the root appear as that file.
+writer left behind is removed. Where reads follow links, links to a file below the root appear as that file.
 Other links are passed over, those to directories always: they may lead in circles. With ``recursive`` the entries are
 the files, and the directories that are empty: like a directory made by hand in a store without real ones, they would be
 lost otherwise.
@@ -116,7 +116,7 @@ class FsAccessor(ServiceAccessor):
         self._suspended: OrderedDict[tuple[str, bool, str], Scan] = OrderedDict()
 
     def _names(self, request: Request, path: str | None = None) -> tuple[str, ...]:
-        """The names of a path, which must be that of a file."""
+        """The names of a path, which must name a file."""
         path = request.path if path is None else path
         names = names_of(path, operation=request.operation)
         if not names or path.endswith("/"):
@@ -220,7 +220,7 @@ class FsAccessor(ServiceAccessor):
     async def _copied(
         self, request: CopyRequest | RenameRequest, file_of: Callable[[WriteRequest, OpenedFile], PartialFile]
     ) -> Metadata:
-        """Copy a file into the one that ``file_of`` begins."""
+        """Copy a file into the file that ``file_of`` begins."""
         reading = ReadRequest(path=request.path, if_match=request.if_match)
         writing = WriteRequest(path=request.target, if_not_exists=request.if_not_exists)
         try:
@@ -254,7 +254,7 @@ class FsAccessor(ServiceAccessor):
             raise not_deleted(failures, request)
 
     def _delete(self, named: list[tuple[tuple[str, ...], str]], if_match: Mapping[str, str]) -> dict[str, Error]:
-        """Delete these paths. Those that are left, each with its error."""
+        """Delete these paths; returns the paths that are left, each with its error."""
         failures: dict[str, Error] = {}
         for names, path in named:
             etag = if_match.get(path)

@@ -170,7 +170,7 @@ class FileReads:
             raise
 
     def _read_small(self, request: ReadRequest, file: OpenedFile, small_bytes: int) -> bytearray | None:
-        """The bytes of a response of up to ``small_bytes``; ``None`` for a larger one, and one that is an error."""
+        """The bytes of a response of up to ``small_bytes``; ``None`` for a larger one, and for an error."""
         self._learn(file)
         try:
             head = self._head(request, file)

@@ -30,7 +30,7 @@ class Fs(FsOptions):
         Nothing outside it is ever read, written or listed, for any key and any links below it.
         Links in ``root`` itself are followed.
     follow_symlinks
-        Follow links below the root whose target lies below the root too, and list those that lead to files. Weaker
+        Follow links below the root whose target lies below the root too, and list links to files. Weaker
         than the default, which refuses every link: a user who can make links chooses which file under the root a key
         means.
     fsync

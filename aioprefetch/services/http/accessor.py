@@ -143,7 +143,7 @@ class HttpAccessor(ServiceAccessor):
 
     def _metadata(self, request: StatRequest, head: ResponseHead, size: int | None) -> Metadata:
         is_decoded = self._exchange.taken_coding(request, head)
-        return metadata_of(request.path, head, None if is_decoded else size)  # That of what is sent.
+        return metadata_of(request.path, head, None if is_decoded else size)  # The size as sent.
 
 
 class _SinkRead:

@@ -97,7 +97,7 @@ class Exchange:
         """The response at the end of the redirects, with any status, once its body has been received.
 
         ``fields`` are the headers of this request alone, encoded. An error of ``receive`` refuses the response.
-        ``receive`` is called for neither redirects nor errors. ``sink`` is that of a read, for its events.
+        ``receive`` is called for neither redirects nor errors. ``sink`` is a read's, for its events.
         """
         try:
             return await self._send(request, method, fields, receive, sink)
@@ -107,7 +107,7 @@ class Exchange:
             raise error.with_traceback(None) from error.__cause__
 
     def taken_coding(self, request: Request, head: ResponseHead) -> str:
-        """The coding that has to be undone, taken out of the head. One that stays is reported once for a server."""
+        """The coding that has to be undone, taken out of the head. One left is reported once for a server."""
         coding, url = (head.text("content-encoding") or "").strip().lower(), self._options.info.url
         if self._options.decode:
             head.fields.pop(b"content-encoding", None)
@@ -261,7 +261,7 @@ class SkippingReceiver:
         self._scratch = memoryview(bytearray(min(skip_bytes, SKIP_BUFFER_BYTES)))
 
     def writable(self) -> memoryview:
-        """Memory for the next bytes: a buffer that is used again, then that of the sink."""
+        """Memory for the next bytes: a buffer that is used again, then the sink's."""
         return self._scratch[: self._skip_bytes] if self._skip_bytes else self._receiver.writable()
 
     def advance(self, count: int) -> None:

@@ -114,7 +114,7 @@ _SCRUB_LENGTH_MIN = 4
 
 
 def checked_headers(headers: object, name: str = "headers") -> dict[str, str | Secret]:
-    """The user's headers, the values of those that look sensitive as secrets. Raises ``ConfigInvalid``."""
+    """The user's headers, sensitive values as secrets. Raises ``ConfigInvalid``."""
     if not isinstance(headers, Mapping):
         raise invalid(f"{name} must be a mapping of names to values, not a {type(headers).__name__}")
     return dict(_checked_header(name, value) for name, value in headers.items())

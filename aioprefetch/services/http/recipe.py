@@ -22,7 +22,7 @@ class Http(HttpOptions):
     """Objects below ``base_url``, to be read only: a key is appended to its path, percent-encoded.
 
     Raises ``ConfigInvalid`` for an option that cannot work; no message shows a secret. Pickles carry secrets by
-    reference: pass ``env:NAME`` for those that another process needs. ``ConnectionOptions`` documents ``ca_bundle``,
+    reference: pass ``env:NAME`` for headers that another process needs. ``ConnectionOptions`` documents ``ca_bundle``,
     ``proxies`` and the timeouts.
 
     Parameters
@@ -31,7 +31,7 @@ class Http(HttpOptions):
         ``http://`` or ``https://``. A query (of a shared access signature, say) is kept, sent with each request and
         shown nowhere; user and password become ``auth``.
     headers
-        Sent to the origin of ``base_url`` alone, never to one that it redirects to.
+        Sent to the origin of ``base_url`` alone, never to a target of its redirects.
     auth
         ``(user, password)``, or a bearer token; as text or ``Secret``, ``env:NAME`` for an environment variable.
     follow_redirects
@@ -39,7 +39,7 @@ class Http(HttpOptions):
         sent. ``False``: a redirect is ``RedirectRefused``.
     decode
         Decode what is sent in gzip or deflate against our wish. Each read receives all of such an object, of 64 MiB at
-        most, and ``stat`` has no size. ``False``: the bytes are those that are sent.
+        most, and ``stat`` has no size. ``False``: the bytes are as sent.
     skip_bytes_max
         The maximum of bytes that are read and dropped to reach an offset on a server that ignores ranges.
     stat_method

@@ -75,5 +75,5 @@ def metadata_of(path: str, head: ResponseHead, size: int | None) -> Metadata:
         size=size,
         etag=etag_of(head, size),
         last_modified=parse_http_date(field_of(head, b"last-modified")),
-        **{**described_in(head.text), "expires": None},  # That of a response: it is another one each time.
+        **{**described_in(head.text), "expires": None},  # The response's: it is another one each time.
     )

@@ -32,7 +32,7 @@ from aioprefetch.values import (
     WriteRequest,
 )
 
-# Reads between two turns of the loop: one that never waits would keep other tasks from running.
+# Reads between two turns of the loop: a read that never waits would keep other tasks from running.
 _READS_BY_TURN = 16
 
 

@@ -50,7 +50,7 @@ class MemoryOptions:
 
 
 class Buckets:
-    """The stores of this process, and that of a recipe among them. A store is there with what is in it."""
+    """The stores of this process, and a recipe's store among them. A store is there with what is in it."""
 
     def __init__(self, options: MemoryOptions) -> None:
         self._options = options

@@ -354,7 +354,7 @@ class ObspecAccessor(ServiceAccessor):
             await self._called(request, lambda: delete(keys))
 
     async def identity(self, path: str) -> Identity:
-        """That of the file in a local store, whose root is known; of the key elsewhere."""
+        """The identity of the file in a local store with a known root; elsewhere of the key."""
         if self._kind != "LocalStore":
             return await super().identity(path)
         request = StatRequest(path=path)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class MakeStore(CloudFactory):
     """Makes obstore's store of one bucket or container. It pickles, with references in place of secrets.
 
-    ``settings`` are named as obstore names them, and ``client`` are those of its HTTP client.
+    ``settings`` are named as obstore names them, and ``client`` are settings of its HTTP client.
     """
 
     scheme: str
@@ -90,7 +90,7 @@ class CloudStore(ObspecStore):
     anonymous
         Send no credentials: a public bucket or container.
     endpoint_url
-        Another address, such as that of an emulator.
+        Another address, such as an emulator's.
     allow_http
         As for ``S3``: whether keys may go without TLS, ``None`` for to this machine alone.
     connect_timeout_seconds

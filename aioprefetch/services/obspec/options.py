@@ -29,7 +29,7 @@ _NAME = Text(may_be_empty=True)
 
 
 class CloudFactory:
-    """A function that makes a store, and says of which ``scheme``. It pickles by its fields, without secrets."""
+    """A function that makes a store, with its ``scheme``. It pickles by its fields, without secrets."""
 
     __slots__ = ()
     scheme: str
@@ -188,7 +188,7 @@ def capability_of(store: Any) -> Capability:
         stat=reads or has(store, "head_async"),
         list=lists_deep or has(store, "list_with_delimiter_async"),
         list_recursive=lists_deep,
-        # Azure's order is that of directories where it has a hierarchical namespace.
+        # Azure's order is by directories where it has a hierarchical namespace.
         list_ordered=lists_deep and kind != "AzureStore",
         list_start_after=lists_deep or has(store, "list_with_delimiter_async"),
         write=writes,

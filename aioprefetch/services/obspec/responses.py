@@ -207,7 +207,7 @@ def _wrong(request: Request, why: str) -> ProtocolError:
 LISTINGS_KEPT_MAX = 16
 _TOKEN = re.compile(r"\d+([:!])(.*)", re.DOTALL)
 
-# Makes our errors of those of the store.
+# Makes our errors from the store's.
 Guard = Callable[[ListRequest, Callable[[], Awaitable[T]]], Awaitable[T]]
 
 
@@ -381,7 +381,7 @@ def _parent_of(prefix: str) -> str | None:
 
 
 def _offset_of(request: ListRequest) -> str | None:
-    """A text behind which the listing may begin; ``None`` if there is none that every store understands."""
+    """A text behind which the listing may begin; ``None`` if not every store understands it."""
     after = max(request.start_after or "", request.page_token or "")
     if not after.startswith(request.path):
         after = request.path[:-1]  # Keys with this prefix sort after the prefix without its last character.

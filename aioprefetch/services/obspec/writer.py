@@ -128,7 +128,7 @@ class ObspecWriteBody:
         self._ended = True
         self._buffer = bytearray()
         if self._parts is not None:
-            # A store that waits for a part gets an error, upon which it cleans up; one that completes is cut off.
+            # A store that waits for a part gets an error, upon which it cleans up; a completing store is cut off.
             if self._parts.ended and self._work is not None:
                 self._work.cancel()
             self._parts.abandon()

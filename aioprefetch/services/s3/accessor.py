@@ -72,7 +72,7 @@ class S3Live:
         self._opening = SingleFlight(runtime, self._open, "s3 configuration")
 
     async def opened(self, request: Request) -> Requests:
-        """The requests, once the configuration is there. Raises ``ConfigInvalid`` for one that cannot work."""
+        """The requests, once the configuration is there. Raises ``ConfigInvalid`` if it cannot work."""
         if self.requests is not None:
             return self.requests
         try:
@@ -260,7 +260,7 @@ class S3Accessor(ServiceAccessor):
         left: dict[Version, Error | None] = dict.fromkeys(pairs)
         keys = {pair: self._options.key_of(pair[0], operation=request.operation, dots_allowed=True) for pair in left}
         # XML 1.0 has no way to write most control characters, so these keys go one by one. A key with the segment . or
-        # .. goes in a body alone: its URL is that of another object.
+        # .. goes in a body alone: its URL names another object.
         plain = [pair for pair, key in keys.items() if key.isprintable()]
         is_body_needed = not self.live.deletes_alone and (len(plain) > 1 or any(dot_segment(pair[0]) for pair in plain))
         requests = self.live.requests or await self.live.opened(request)

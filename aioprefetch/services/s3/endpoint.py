@@ -46,7 +46,7 @@ class Endpoint:
 
 
 def endpoint_of(bucket: str, region: str, endpoint_url: str, addressing_style: str) -> Endpoint:
-    """The endpoint of a bucket, ``""`` for that of the account; ``""`` for a region or ``endpoint_url`` not given.
+    """The endpoint of a bucket, ``""`` for the account's; ``""`` for a region or ``endpoint_url`` not given.
 
     As botocore resolves it, but for one case: a bucket with a dot at an IP address stands in the path under every
     addressing style. Botocore puts it before the address (``http://a.b.127.0.0.1``), which is the name of no host.
@@ -82,7 +82,7 @@ def is_of_several_regions(bucket: str, endpoint_url: str) -> bool:
 
 
 def why_asked(*, bucket: str, region: str, endpoint_url: str, asked: tuple[str, ...], problem: str) -> str:
-    """The part of a configuration for which botocore is asked for the endpoint; ``""`` if there is none.
+    """The part of a configuration for which botocore is asked for the endpoint, or ``""``.
 
     ``asked`` are settings of AWS in variables or files (``environment``), ``problem`` says why the files are refused:
     botocore raises the error.

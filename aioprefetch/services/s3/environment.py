@@ -114,7 +114,7 @@ def _title_of(title: str) -> str:
 
 
 def _is_other_signature(value: str) -> bool:
-    """Whether a preference has another version of signatures before the one that we make."""
+    """Whether a preference has another version of signatures before ours."""
     names = (name.strip().rpartition("#")[2] for name in value.split(","))
     return next((name for name in names if name.startswith("sigv4")), "sigv4") != "sigv4"
 
@@ -222,8 +222,8 @@ class Ambient:
     """The settings in variables and files, each ``""`` if it is not there.
 
     ``endpoint`` is without its user. ``profile`` is the profile whose section counts; ``asked`` are the settings for
-    which botocore is asked for the endpoint, ``refused`` those that are not supported, and ``problem`` says why the
-    files cannot be used. ``provider`` is the one that botocore asks for keys, for people; ``mfa`` the profile for
+    which botocore is asked for the endpoint, ``refused`` the unsupported ones, and ``problem`` says why the
+    files cannot be used. ``provider`` is what botocore asks for keys, for people; ``mfa`` the profile for
     which it would ask a person for a code.
     """
 

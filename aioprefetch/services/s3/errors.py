@@ -128,7 +128,7 @@ _CHECKSUM_DEMANDED = re.compile(
 )
 _BAD_ARGUMENT = Row(errors.InvalidArgument, "the store does not accept the request", quotes=True)
 
-# The codes of changes that come in each other's way, of which the refused one may be sent again.
+# The codes of conflicting changes: the refused one may be sent again.
 _CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")
 
 BY_CODE: Mapping[str, Row] = {
@@ -325,7 +325,7 @@ class ErrorResponse:
 class Explainer:
     """Makes the errors of one recipe; ``principal`` is the identity that its messages name.
 
-    ``keys`` are those that sign, of the recipe and of a session.
+    ``keys`` are the signing keys, of the recipe and of a session.
     """
 
     def __init__(self, options: S3Options, principal: str) -> None:
@@ -426,7 +426,7 @@ class Explainer:
 
 @lru_cache(maxsize=64)
 def _forms_of(secrets: frozenset[str]) -> tuple[str, ...]:
-    """All forms of all secrets, those of the longest first. Kept, since each line of a log at DEBUG needs them."""
+    """All forms of all secrets, the longest secrets first. Kept, since each line of a log at DEBUG needs them."""
     return tuple(form for secret in sorted(secrets, key=len, reverse=True) for form in _forms(secret))
 
 
@@ -467,7 +467,7 @@ def _row(response: ErrorResponse, request: Request, *, is_foreign: bool) -> Row:
     if isinstance(request, DeleteRequest) and len(request.versions) == 1:
         version = request.versions[0]
     if version is not None and (response.code == "InvalidArgument" or response.http_status in (400, 405)):
-        # An identifier that the store cannot even parse, or one that names a delete marker.
+        # An identifier that the store cannot even parse, or the identifier of a delete marker.
         return BY_CODE["NoSuchVersion"]
     if isinstance(request, CopyRequest) and response.code == "InvalidRequest" and "itself" in response.message:
         return Row(errors.IsSameFile, "source and target are the same object")

@@ -231,8 +231,8 @@ class Exchange:
             targets.learn_time(parse_http_date(response.headers.get("date")))
         # The response to a HEAD has no body, and so no code. Anything may be its reason, so it teaches nothing; but
         # what another request has learned since may help.
-        is_untold = status == 403 and not code
-        if (code in CLOCK_CODES or is_untold) and targets.clock_offset_seconds != signed.clock_offset_seconds:
+        has_no_code = status == 403 and not code
+        if (code in CLOCK_CODES or has_no_code) and targets.clock_offset_seconds != signed.clock_offset_seconds:
             return True
         if status == 400 and not code and response.region is None:
             return signed.source.renew(signed.generation)
@@ -259,9 +259,9 @@ class Exchange:
     ) -> tuple[ResponseHead, bytearray]:
         """Send a request for a key, or for the bucket (``None``): the head and the body of the success.
 
-        It counts as the ``operation``, where that of the request says less, or by another ``counter``; with ``""`` it
-        is neither counted nor reported. ``payload`` is the hash of a long body, computed before. ``resends`` is that of
-        ``HttpClient.fetch``, ``source`` that of other keys.
+        It counts as the ``operation``, where the request's own says less, or by another ``counter``; with ``""`` it
+        is neither counted nor reported. ``payload`` is the hash of a long body, computed before. ``resends`` as for
+        ``HttpClient.fetch``, ``source`` the source of other keys.
         """
         if payload is None:
             payload = payload_hash(body) if body and not self.targets.is_anonymous else UNSIGNED_PAYLOAD

@@ -248,7 +248,7 @@ class KeySource:
     async def get(self, request: Request) -> AccessKeys:
         """The keys, once they are there; ``request`` is named by an error. If cancelled, others go on waiting.
 
-        Raises ``PermissionDenied`` without keys, or with those of another principal, ``ConfigInvalid`` for files that
+        Raises ``PermissionDenied`` without keys, or with keys of another principal, ``ConfigInvalid`` for files that
         cannot be used, and ``TimedOut``.
         """
         keys = self.ready()
@@ -322,7 +322,7 @@ class KeySource:
         token = Secret.of(options.session_token)
         if key_id is None or secret is None:
             return None
-        # No local variable is a value, because tools show those of every frame of an error.
+        # No local variable is a value, because tools show the variables of every frame of an error.
         keys = AccessKeys(
             key_id.known("access_key_id", FALLBACK),
             secret.known("secret_access_key", FALLBACK),
@@ -390,7 +390,7 @@ _redacting = RedactingFilter()
 def redact_logs(scrubber: Scrubber) -> None:
     """Keep secrets out of the loggers of the libraries that find keys, as far as their modules are imported by now.
 
-    A filter looks at the lines of its own logger and not at those of the loggers below, so each of these gets it.
+    A filter looks at the lines of its own logger, not of the loggers below, so each of these gets it.
     """
     _redacting.add(scrubber)
     below = tuple(f"{name}." for name in _LOGGERS)
@@ -484,7 +484,7 @@ SESSION_RENEW_SECONDS_MIN = 10.0
 
 
 class SessionKeys:
-    """The keys of sessions with a directory bucket (S3 Express), which stand for those of a recipe for five minutes.
+    """The keys of sessions with a directory bucket (S3 Express), which stand for a recipe's keys for five minutes.
 
     ``generation`` counts the sessions; ``begin`` makes one.
     """
@@ -516,7 +516,7 @@ class SessionKeys:
             raise
 
     def renew(self, generation: int) -> bool:
-        """The store calls the keys of that generation expired: the next request has those of another session."""
+        """The store calls the keys of that generation expired: the next request uses another session."""
         if generation == self.generation:
             self._keys = None
         return True

@@ -179,7 +179,7 @@ def sse_secret(key: object, name: str = "sse_customer_key") -> Secret:
 
 def sse_key_bytes(secret: Secret) -> bytes:
     """The bytes of a customer's key from its base64."""
-    # No local variable holds the key when this raises, because tools show those of every frame of an error.
+    # No local variable holds the key when this raises, because tools show the variables of every frame of an error.
     found_bytes = _decoded_bytes(secret)
     if found_bytes is None:
         raise invalid(f"sse_customer_key is not base64; it must hold {SSE_KEY_BYTES} bytes")

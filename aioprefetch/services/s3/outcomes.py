@@ -3,7 +3,7 @@
 A response that is lost, a 5xx and a success without its result may come after the deed, and the same request would then
 be refused for its own object. After these, and where it is refused when it is repeated:
 
-* our bytes are there, by the ETag that follows from them and by size: success (those of another client look the same);
+* our bytes are there, by the ETag that follows from them and by size: success (another client's bytes look the same);
 * nothing is there, or still what ``if_match`` names: it is sent again, once;
 * anything else: ``Unavailable``, since it may have happened.
 """
@@ -38,7 +38,7 @@ async def decided(
     Without a condition there is a look where an upload is gone alone, which an earlier attempt may have completed.
     """
     path, before = request.path, request.if_match
-    if isinstance(request, CopyRequest):  # Its ETag is that of the source.
+    if isinstance(request, CopyRequest):  # Its ETag is the source's.
         path, before = request.target, None
     is_conditional, is_repeated = request.if_not_exists or before is not None, False
     while True:

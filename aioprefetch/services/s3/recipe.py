@@ -29,9 +29,9 @@ class S3(S3Options):
     prefix
         The root: every path is ``prefix/path``. Slashes at its ends do not matter.
     endpoint_url
-        ``http(s)://host[:port]`` of a store that is not AWS. Default: that of ``AWS_*`` variables or a profile, or AWS.
+        ``http(s)://host[:port]`` of a store that is not AWS. Default: from ``AWS_*`` variables or a profile, or AWS.
     region
-        Default: that of ``AWS_*`` variables or a profile, or ``us-east-1``.
+        Default: from ``AWS_*`` variables or a profile, or ``us-east-1``.
     access_key_id
         The name of the key. This and the next two are text, or ``env:NAME`` for a variable that is looked up when it is
         used. A pickle holds no text of a key: in another process such a key is ``PermissionDenied``, see ``fallback``.
@@ -45,15 +45,15 @@ class S3(S3Options):
         obstore, or a function, which may be asynchronous. It is asked before its keys end. A session gives the region
         too. A pickle holds a function of a module by its name; anything else stays in this process and its forks.
     fallback
-        ``"ambient"``: where keys or ``credentials`` stayed in another process, those of the process that unpickled the
-        recipe are used, which may be another identity. ``None``: ``PermissionDenied`` at the first request.
+        ``"ambient"``: where keys or ``credentials`` stayed in another process, the process that unpickles the
+        recipe uses its own, which may be another identity. ``None``: ``PermissionDenied`` at the first request.
     profile
         A profile of the AWS configuration files. Beside ``access_key_id`` and ``secret_access_key`` it gives the
         region and other settings, and those keys sign, as with boto3.
     anonymous
         Send unsigned requests, for public buckets.
     addressing_style
-        ``path`` (``host/bucket/key``), ``virtual`` (``bucket.host/key``), or ``auto``: that of the profile, otherwise
+        ``path`` (``host/bucket/key``), ``virtual`` (``bucket.host/key``), or ``auto``: the profile's, otherwise
         path for an ``endpoint_url``.
     signing
         Where the signature of a read stands: in a ``header``, or in the query of a ``presigned`` URL, which opens the
@@ -65,7 +65,7 @@ class S3(S3Options):
     request_payer
         Agree to pay for requests to a requester-pays bucket.
     part_bytes
-        The size of the parts of an object that is larger, which are sent side by side; those of a long stream grow.
+        The size of the parts of an object that is larger, which are sent side by side. Parts of a long stream grow.
     checksum
         ``sha256`` or ``crc32``: each object that is written or copied has that checksum, which the store verifies and
         keeps. Buckets with a default retention of Object Lock demand one. ``None``: only a write that asks for it.

@@ -164,7 +164,7 @@ class Requests(Exchange):
                 raise no_success("names no upload", request)
         except (Error, asyncio.CancelledError) as error:
             if not isinstance(error, Error) or may_have_happened(error):
-                # It may have been begun, without a name here: any upload in a listing may be that of another client.
+                # It may have been begun, without a name here: any upload in a listing may be another client's.
                 self._runtime.counters["uploads_unnamed"] += 1
                 self._events.publish("s3.upload_unnamed", request.path)
             raise
@@ -188,7 +188,7 @@ class Requests(Exchange):
         return described(request, written_etag(etag, request), version, request.size)
 
     async def abort(self, request: AbortUploadRequest, key: str) -> None:
-        """Forget an upload and its parts. One that is gone is ignored."""
+        """Forget an upload and its parts. A missing one is ignored."""
         query = {"uploadId": request.upload_id}
         try:
             head, body = await self.exchange(request, "DELETE", key, query)
@@ -275,7 +275,7 @@ class Requests(Exchange):
         self._check_empty(head, body, request)
 
     def _source(self, request: CopyRequest | CopyPartRequest, path: str) -> dict[str, str]:
-        """The headers for the object that is copied, in this bucket and root or in those of ``store``."""
+        """The headers for the object that is copied, in this bucket and root, or in ``store``."""
         store, etag, options = request.store, request.if_match, self._options
         if store is None:
             bucket, key = options.bucket, options.key_of(path, operation=request.operation)
@@ -345,7 +345,7 @@ class Requests(Exchange):
         return await self.targets.presigned_url(request, key, _given(parameters))
 
     async def bucket_names(self, request: ListBucketsRequest) -> list[str]:
-        """All buckets of the account, in order; the endpoint is that of the account."""
+        """All buckets of the account, in order; the endpoint is the account's."""
         found: list[str] = []
         token: str | None = None
         while True:

@@ -195,7 +195,7 @@ class ListedPage:
         self.entries.append(entry if size else listed(entry))
 
     def add(self, name: str, key: str, fields: Mapping[str, str]) -> None:
-        """Add an entry: its element, its key, and the texts in it. Raises ``ProtocolError`` for a size that is none."""
+        """Add an entry: its element, its key, and the texts in it. Raises ``ProtocolError`` for an invalid size."""
         if name == _DIRECTORY:
             if not key.startswith(self._prefix):
                 self.strangers.append(key)
@@ -334,7 +334,7 @@ def no_success(why: str, request: Request) -> ProtocolError:
 
 
 def written_etag(given: object, request: Request) -> str:
-    """The ETag in the response to a write, which proves that it was done. ``ProtocolError`` if there is none."""
+    """The ETag in the response to a write, which proves that it was done. ``ProtocolError`` without any."""
     etag = unquote_etag(given) if isinstance(given, str) else None
     if etag is None:
         raise no_success("carries no ETag", request)
@@ -369,7 +369,7 @@ def checked_head(request: ReadRequest, head: ResponseHead, etags: ETags) -> Read
             path=request.path,
             status="permanent",
         )
-    # One that does not say by itself which version it is does so by its time.
+    # An ETag that does not tell versions apart is completed by the time.
     own, when = response.etag, response.last_modified
     if own is None:  # MinIO sends an empty one for files that it has not written.
         return check_reply(request, response)

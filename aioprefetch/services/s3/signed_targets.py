@@ -43,7 +43,7 @@ from aioprefetch.values import PresignRequest, ReadRequest, Request
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The endpoint, and the proxy and the file of authorities (``None``: those of the system) for its connections.
+    """The endpoint, and the proxy and the file of authorities (``None``: the system's) for its connections.
 
     ``why_asked`` is the reason for which botocore was asked for the endpoint, ``""`` for none. ``customer_key`` is the
     key of SSE-C.
@@ -101,13 +101,13 @@ def configuration_of(options: S3Options, *, of_account: bool = False) -> Configu
 
 
 def asked_endpoint(options: S3Options, bucket: str, region: str, endpoint_url: str, style: str) -> Endpoint:
-    """The endpoint of a bucket, ``""`` for that of the account; ``""`` also for a region or URL that is not given.
+    """The endpoint of a bucket, ``""`` for the account's; ``""`` also for a region or URL that is not given.
 
     The rules of AWS give it: botocore knows them, and is asked once for a recipe. It presigns a URL with keys that open
     nothing. Host, path, region and service of that URL are the endpoint; it is never sent. Blocks: botocore reads its
     data and the files of AWS for a few tenths of a second.
 
-    Raises ``ConfigInvalid`` where there is none, and the errors of botocore for files that it refuses.
+    Raises ``ConfigInvalid`` without any, and the errors of botocore for files that it refuses.
     """
     try:
         from botocore.config import Config
@@ -147,7 +147,7 @@ def asked_endpoint(options: S3Options, bucket: str, region: str, endpoint_url: s
 
 
 def customer_key(options: S3Options) -> bytes | None:
-    """The key of SSE-C, ``None`` for none. Raises as ``Secret.known`` for one that is not known here."""
+    """The key of SSE-C, or ``None``. Raises as ``Secret.known`` if it is not known here."""
     secret = options.sse_customer_key
     if not isinstance(secret, Secret):
         return None
@@ -187,7 +187,7 @@ _CLIENT_LINES = encoded_fields(CLIENT_FIELDS).decode()
 
 @dataclass(slots=True, repr=False, eq=False)
 class Signed:
-    """A signed target, with which keys of which source and when it was signed, and until when it is used.
+    """A signed target: its keys, their source, when it was signed, and until when it is used.
 
     ``clock_offset_seconds`` was added to the time of this machine.
     """
@@ -225,7 +225,7 @@ class SignedTargets:
         self._objects_max = objects_max
         self._signed: OrderedDict[tuple[str, str | None], Signed] = OrderedDict()
         self._is_presigned = options.signing == "presigned" and not options.anonymous
-        # Headers of every request, and those of requests for the bytes or the metadata of an object.
+        # Headers of every request, and of requests for the bytes or the metadata of an object.
         self._extra = {"x-amz-request-payer": "requester"} if options.request_payer else {}
         self._object_extra = {**self._extra, **customer_headers(configuration.customer_key)}
         self._copy_extra = self._object_extra | customer_headers(configuration.customer_key, of_source=True)
@@ -283,7 +283,7 @@ class SignedTargets:
     ) -> Signed:
         """A target for one request: for a key, or for the bucket (``None``). All of ``headers`` are signed.
 
-        ``payload`` is the hash of the body, ``source`` that of other keys than usual. Raises the errors of
+        ``payload`` is the hash of the body, ``source`` the source of other keys than usual. Raises the errors of
         ``KeySource.get``, and ``InvalidArgument`` for a header that cannot be sent.
         """
         source = source or self._keys
@@ -296,7 +296,7 @@ class SignedTargets:
         if COPY_SOURCE in headers:
             extra = self._copy_extra
         if not headers and keys is not ANONYMOUS and extra == self._object_extra:
-            # The headers are those of reads, perhaps with a hash.
+            # The headers are as for reads, perhaps with a hash.
             signer = self._signer_of(keys)
             signed = self._read_headers(signer, seconds)
             if payload != UNSIGNED_PAYLOAD:
@@ -398,7 +398,7 @@ def _lines_of(headers: SignedHeaders, signature: str) -> str:
 
 
 def customer_headers(key: bytes | None, *, of_source: bool = False) -> dict[str, str]:
-    """The headers of SSE-C for a customer's key; ``of_source``, of that of an object which is copied."""
+    """The headers of SSE-C for a customer's key; with ``of_source`` for the source of a copy."""
     if key is None:
         return {}
     prefix = f"x-amz-{'copy-source-' if of_source else ''}server-side-encryption-customer-"

@@ -1,1 +1,1 @@
-"""Columns of files made into those of one schema: names, types, filters and the union of schemas. Pure, on pyarrow."""
+"""Columns of files brought to one schema: names, types, filters and the union of schemas. Pure, on pyarrow."""

@@ -112,7 +112,7 @@ def as_plain(array: pa.Array) -> pa.Array:
 
 
 def _as_list(array: pa.Array) -> pa.ListArray:
-    """Any list as a list with offsets of 32 bits: values in order, without those of nulls."""
+    """Any list as a list with offsets of 32 bits: values in order, without the nulls' own."""
     kind = pa.list_(array.type.value_field)
     lengths: Sequence[int] = pc.fill_null(pc.list_value_length(array), 0)
     ends = pc.cumulative_sum_checked(pc.cast(lengths, pa.int64()))
@@ -127,7 +127,7 @@ _DIGITS_MAX = 76
 # The digits of the largest integer of 64 bits, for which pyarrow always requires room.
 _INTEGER_DIGITS = 20
 _NUMBER = re.compile(r"[+-]?(?:[0-9]++\.?[0-9]*+|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
-# Texts of which pyarrow might make more than 76 digits.
+# Texts that pyarrow might turn into more than 76 digits.
 _LONG = r".{61}|[eE]\+?[0-9]{2}"
 
 
@@ -143,7 +143,7 @@ def in_256_bits(kind: pa.DataType) -> pa.DataType:
 
 
 def to_decimal(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Numbers or texts as decimals, value by value. ``ValueError`` (also pyarrow's) for one that does not fit."""
+    """Numbers or texts as decimals, value by value. ``ValueError`` (also pyarrow's) if one does not fit."""
     kind = array.type
     if not pa.types.is_decimal128(wanted):
         return array.cast(wanted)

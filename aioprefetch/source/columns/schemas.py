@@ -1,7 +1,7 @@
 """One schema for several files: the union of theirs, and their batches made into batches of exactly one schema. Pure.
 
 In a union each field has a type that holds all its values. Engines that compare schemas demand one: columns are found
-by name (the exact name, otherwise one that differs in case, as in Spark), put in order, cast where nothing is lost, and
+by name (the exact name, otherwise without regard to case, as in Spark), put in order, cast where nothing is lost, and
 filled with nulls where a file lacks one. A column that has the type already is passed on without a copy.
 """
 
@@ -25,7 +25,7 @@ from aioprefetch.source.columns.casts import (
 
 
 def match_names(names: Sequence[str], wanted: Sequence[str], *, exact_case: bool = False) -> list[int | None]:
-    """For each wanted name the place of its column among ``names``, ``None`` if there is none.
+    """For each wanted name the place of its column among ``names``, or ``None``.
 
     Unless ``exact_case`` a name matches in any case. A column that matches one wanted name exactly matches no other.
     ``UntrustedMetadata`` if several columns match a name.
@@ -65,7 +65,7 @@ _DOUBLE_INTEGER_BITS = 32
 def united(schemas: Sequence[tuple[str, pa.Schema]], *, is_lenient: bool) -> pa.Schema:
     """The schema of files, given with their paths: plain types, all nullable, fields in the order of their first file.
 
-    A field of different types gets a type that holds both without loss. If there is none it becomes text
+    A field of different types gets a type that holds both without loss. Otherwise it becomes text
     (``is_lenient``: the values are text in the files), otherwise ``UntrustedMetadata`` names field and files.
     """
     fields: dict[str, tuple[pa.DataType, str]] = {}
@@ -107,7 +107,7 @@ def _text_for_null(kind: pa.DataType) -> pa.DataType:
 
 
 def wider(kind: pa.DataType, other: pa.DataType, *, is_lenient: bool) -> pa.DataType | None:
-    """The type that holds values of both; if there is none, text, or ``None`` without ``is_lenient``."""
+    """The type that holds values of both; otherwise text, or ``None`` without ``is_lenient``."""
     common = _wider(kind, other, is_lenient)
     return pa.string() if common is None and is_lenient else common
 

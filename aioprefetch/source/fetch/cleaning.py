@@ -321,7 +321,7 @@ def version_of(file: SourceFile) -> Version:
 
 @dataclass(slots=True)
 class CleaningProgress:
-    """The files of the records up to ``through`` were cleaned, except those that ``failed``.
+    """The files of the records up to ``through`` were cleaned, except the ``failed`` ones.
 
     ``dead`` are versions that a task left out; a later record may plan some of their bytes.
     """
@@ -339,7 +339,7 @@ class MarkerFile:
         self._path = path
 
     async def read(self) -> CleaningProgress:
-        """The progress of an earlier run; a new one if there is none, or it cannot be read."""
+        """The progress of an earlier run; a new one without it, or if it cannot be read."""
         try:
             fields = fields_of(parsed(await self._operator.read(self._path)), ("through",), ("failed", "dead"))
             return CleaningProgress(
@@ -363,7 +363,7 @@ class MarkerFile:
 async def dead_files(operator: Operator, directory: str, after: int, through: int) -> set[Version]:
     """The versions left out by the batches whose last record is above ``after`` and up to ``through``.
 
-    Their lists are beside a state in ``directory``. ``UntrustedMetadata`` for one that cannot be read.
+    Their lists are beside a state in ``directory``. ``UntrustedMetadata`` if it cannot be read.
     """
     versions: set[Version] = set()
     # Lists are few: one for each task that left a file out.

@@ -42,7 +42,7 @@ def limits_of(options: AdmissionOptions) -> BatchLimits:
 
 
 def narrowed(own: AdmissionOptions, asked: AdmissionOptions | None) -> AdmissionOptions:
-    """The limits of one trigger: those of the source, narrowed by the request of the engine.
+    """The limits of one trigger: the source's, narrowed by the request of the engine.
 
     An engine names one limit at a time; the other limits of the source still hold. A request without any limit is for
     everything: then only ``plan_files_max`` holds. ``None`` means that the engine passed no request.
@@ -104,7 +104,7 @@ class Admission:
         return True
 
     def wait(self, items: Iterable[FetchItem]) -> None:
-        """Leave items to the next batch, after those that are left already."""
+        """Leave items to the next batch, after items left already."""
         self.carry.extend(items)
 
     def supersede(self, file: SourceFile) -> None:

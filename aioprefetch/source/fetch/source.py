@@ -59,7 +59,7 @@ async def open_followed(
 ) -> SourceState:
     """Open the state of the followed source for reading, for a follower over ``url``.
 
-    ``NotFound`` if there is none, ``StateConflict`` if it lists another directory, or leaves out files (by its glob, or
+    ``NotFound`` without a state, ``StateConflict`` if it lists another directory, or leaves out files (by its glob, or
     hidden ones) that the follower's ``options`` include, ``ConfigInvalid`` if the follower shall clean files.
     """
     if mode != "off":
@@ -167,7 +167,7 @@ SKEW_MS_MIN = 5000
 async def skew_ms(operator: Operator, written_by: Operator, path: str) -> int:
     """How far the store's clock is ahead of ours, by the time of an object that was written a moment ago.
 
-    0 if they agree, if the object lies in another store than the one that ``operator`` reads, or if it has no time.
+    0 if they agree, if the object lies in another store than ``operator`` reads, or if it has no time.
     """
     here, there = operator.info, written_by.info
     if (here.scheme, here.endpoint) != (there.scheme, there.endpoint):
@@ -417,7 +417,7 @@ class FileSource:
         return records
 
     def _wait_out(self, error: Error) -> None:
-        """Let the next attempt wait for a pause; or raise a permanent error, or one that has lasted too long."""
+        """Let the next attempt wait for a pause; or raise a permanent error, or an error that has lasted too long."""
         try:
             if not self._outage.tolerates(error):
                 if is_transient(error):

@@ -115,7 +115,7 @@ def from_text(text: str, kind: pa.DataType, name: str, zone: tzinfo = UTC) -> An
 
 
 def from_json(value: Any, kind: pa.DataType, name: str, zone: tzinfo = UTC) -> Any:
-    """A JSON value as a Python value for a column of ``kind``. ``zone`` and errors are those of ``from_text``."""
+    """A JSON value as a Python value for a column of ``kind``. ``zone`` and errors as for ``from_text``."""
     types = pa.types
     if value is None:
         return None

@@ -110,7 +110,7 @@ class LineFormat(RecordFormat):
 
 
 def line_ends(options: FormatOptions, *, raw: bool = False) -> LineEnds:
-    """The line ends of decoded text, or with ``raw`` those of a file that is cut before it is decoded."""
+    """The line ends of decoded text, or with ``raw`` the line ends of a file that is cut before it is decoded."""
     separator = options.line_separator
     if separator == "":
         raise InvalidArgument("line_separator must not be empty", operation="read_items")

@@ -231,7 +231,7 @@ async def pinned_footer(operator: Operator, file: SourceFile, settings: Mapping[
 
 
 def wanted_row_groups(footer: Footer, item: FetchItem) -> list[int]:
-    """The row groups of an item: those that it names, otherwise those that start in its bytes.
+    """The row groups of an item: the named ones, otherwise all that start in its bytes.
 
     ``UntrustedMetadata`` for a named row group that the file lacks.
     """

@@ -42,7 +42,7 @@ class Wanted:
 
     @property
     def known_fields(self) -> pa.Schema:
-        """The known fields: those of ``known``, then those of ``schema`` that it lacks."""
+        """The known fields: all of ``known``, then what ``schema`` has besides."""
         if self.known is None:
             return self.schema
         names = set(self.known.names)
@@ -69,7 +69,7 @@ class FoundBatch:
 class FooterPlanning:
     """The division of a file by its footer: into items of about ``target_bytes``, without parts that cannot match.
 
-    ``filters`` on ``schema`` are those of ``plan_batch``; without ``filters`` all parts match.
+    ``filters`` on ``schema`` are as for ``plan_batch``; without ``filters`` all parts match.
     """
 
     target_bytes: int

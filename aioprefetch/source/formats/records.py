@@ -110,7 +110,7 @@ class LineEnds:
 
 
 def overlaps_itself(separator: AnyStr) -> bool:
-    """Whether occurrences of a separator can overlap, as those of ``"--"`` can."""
+    """Whether occurrences of a separator can overlap, as with ``"--"``."""
     return any(separator.startswith(separator[cut:]) for cut in range(1, len(separator)))
 
 

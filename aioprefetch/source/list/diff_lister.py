@@ -36,9 +36,9 @@ from aioprefetch.values import ListRequest
 
 
 class ListedKeys:
-    """The keys of one listing, in any order, as hashes of eight bytes: those of ten million keys take 80 MB.
+    """The keys of one listing, in any order, as hashes of eight bytes: ten million keys take 80 MB.
 
-    A key that was not added passes for one that was by a chance of one in a million million, in this process alone: the
+    A key that was not added passes for an added one by a chance of one in a million million, in this process alone: the
     file is seen to be gone by a later one. Add all keys before the first ``missing``, which may take seconds.
     """
 
@@ -51,7 +51,7 @@ class ListedKeys:
         self._hashes.extend(map(hash, keys))
 
     def missing(self, keys: Sequence[str]) -> set[str]:
-        """Those of ``keys`` that were not added."""
+        """The ``keys`` that were not added."""
         if self._sorted is None:
             self._sorted = np.sort(np.frombuffer(self._hashes, np.int64))
         wanted = np.fromiter(map(hash, keys), np.int64, len(keys))
@@ -75,7 +75,7 @@ class _CurrentListing:
 
 
 class DiffLister:
-    """A ``Feed`` over a store without order. The parameters are those of ``TailSweepLister``."""
+    """A ``Feed`` over a store without order. Parameters as for ``TailSweepLister``."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ def _pattern(glob: str) -> re.Pattern[str]:
 
 
 class Selection:
-    """Selects the files of a source. Its ``prefix`` is the longest one that covers all of them.
+    """Selects the files of a source. Its ``prefix`` is the longest that covers all of them.
 
     ``glob`` is of whole paths below the root of the operator. As in Spark, a glob that matches a directory selects the
     files in it and in its ``name=value`` directories, but in no other directories. Hidden files (``is_hidden``) are

@@ -37,7 +37,7 @@ from aioprefetch.source.values import FetchItem
 class Records:
     """Conformed records of one item, or of several in their order: ``items`` has each with the number of its rows.
 
-    ``offsets`` and ``unknown`` are those of ``FoundBatch``.
+    ``offsets`` and ``unknown`` are as in ``FoundBatch``.
     """
 
     batch: pa.RecordBatch
@@ -110,7 +110,7 @@ class DirectoryLayout:
         self._values: dict[Directories, dict[str, pa.Scalar]] = {}
 
     def records(self, item: FetchItem, read: FoundBatch) -> Records | None:
-        """The conformed records of an item; ``None`` if there are none."""
+        """The conformed records of an item, or ``None``."""
         batch = self._conformer.conform(read.batch, path=item.file.key)
         if not batch.num_rows:
             return None

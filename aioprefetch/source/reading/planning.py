@@ -324,7 +324,7 @@ async def list_files(
     """The files below the root that match ``glob``, empty ones included, without directories and hidden files.
 
     A directory that holds a dataset is one file, if it matches: its key ends with ``/`` (the key of the root is empty),
-    its version is the latest of the dataset, and its size is that of all its objects, which are not listed themselves.
+    its version is the latest of the dataset, and its size covers all its objects, which are not listed themselves.
     Where there may be datasets and the store lists in no order, all entries are in memory, to be sorted.
     """
     selection = Selection(glob, hidden_files=hidden_files)

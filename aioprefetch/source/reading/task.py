@@ -201,7 +201,7 @@ def quarantine_line(url: str, item: FetchItem, reason: Reason, error: BaseExcept
 
 
 def quarantine_to(operator: Operator, path: str) -> Quarantine:
-    """A ``Quarantine`` that writes the lines to one object, which replaces that of an earlier run of the task."""
+    """A ``Quarantine`` that writes the lines to one object, which replaces the object of an earlier run of the task."""
 
     async def write(lines: tuple[str, ...]) -> None:
         await operator.write(path, "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))

@@ -6,7 +6,7 @@ A record in the log is a fact, whether an engine has committed it or not, so all
 engine may request again also stay in the log: those with work that it has not committed, and some before them.
 
 A crash at any point is harmless. No snapshot names the new runs until it is replaced, in one step, under the condition
-that it is still the one that was read. Superfluous objects are deleted afterwards, or by the next compaction. The
+that it has not changed since it was read. Superfluous objects are deleted afterwards, or by the next compaction. The
 snapshot before is kept whole: its runs, and the records after it, are not deleted.
 
 A run has the keys from its first one up to the first one of the next run; the first run also those before it, the last
@@ -196,7 +196,7 @@ class Compactor:
         self.leftovers: set[str] = set()
 
     async def list_leftovers(self) -> None:
-        """Note the existing objects, to delete those that no snapshot names."""
+        """Note the existing objects, to delete what no snapshot names."""
         for prefix in (RUNS, KEPT_SNAPSHOTS, PROBES):
             self.leftovers.update(await self._store.names(prefix))
 
@@ -327,7 +327,7 @@ BACKLOG_MAX = 2
 class CompactionSchedule:
     """Runs the compactions of one open state, one at a time, beside appends and lookups.
 
-    The methods of ``SourceState`` describe those that have the same name.
+    See the methods of the same name of ``SourceState``.
     """
 
     def __init__(self, data: StateData, compactor: Compactor, clock_ms: Callable[[], int]) -> None:
@@ -363,7 +363,7 @@ class CompactionSchedule:
         await self.keep_up()
 
     async def keep_up(self) -> None:
-        """Start a compaction if there is enough to do; wait for one that is too slow."""
+        """Start a compaction if there is enough to do; wait for a slow one."""
         data = self._data
         if self._task is not None and len(data.index.view.delta) >= BACKLOG_MAX * self._changes_enough():
             await self.join()

@@ -29,7 +29,7 @@ from aioprefetch.source.values import RECORD_VERSION, Offset, Record
 
 @dataclass(frozen=True, slots=True)
 class LoggedRecord:
-    """A record, its checksum, and the checksum of the record before it (``""``: there is none)."""
+    """A record, its checksum, and the checksum of the record before it (``""`` without one)."""
 
     record: Record
     crc32: str
@@ -156,17 +156,17 @@ class StateData:
 
     @property
     def newest_seq(self) -> int:
-        """The number of the head; -1 if there is none."""
+        """The number of the head, or -1."""
         return -1 if self.head is None else self.head.record.seq
 
     @property
     def through_seq(self) -> int:
-        """The newest record in the runs; -1 if there is none."""
+        """The newest record in the runs, or -1."""
         return -1 if self.base is None else self.base.snapshot.through_seq
 
     @property
     def removed_seq(self) -> int:
-        """The newest record with work that is no longer kept; -1 if there is none."""
+        """The newest record with work that is no longer kept, or -1."""
         return -1 if self.base is None else self.base.snapshot.removed_seq
 
     def check_open(self) -> None:

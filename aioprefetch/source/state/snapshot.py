@@ -2,7 +2,7 @@
 
 A run has the known files of one range of keys, as a Parquet file that is sorted by key, in small row groups. Keys are
 stored as bytes, which sort by code point as Python's strings do, for all characters that a store allows. With delta
-encoding and zstd a file takes about 28 bytes, of which the digest in its ETag is 16.
+encoding and zstd a file takes about 28 bytes; 16 of them are the digest in its ETag.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def position_after(table: pa.Table, key: str) -> int:
 
 
 def row_of(table: pa.Table, key: str) -> int | None:
-    """The position of the row with this key; ``None`` if there is none."""
+    """The position of the row with this key, or ``None``."""
     keys, wanted = table.column("key"), key_bytes(key)
     row = bisect_left(range(table.num_rows), wanted, key=lambda row: keys[row].as_py())
     return row if row < table.num_rows and keys[row].as_py() == wanted else None
@@ -230,7 +230,7 @@ class Snapshot:
 
     ``runs`` are in the order of their keys and do not overlap. ``writer`` wrote it last: opening a state writes it
     again, so that an earlier writer can no longer replace it. ``previous_seq`` is the last record of the snapshot
-    before it (-1: there was none); ``previous_runs`` are the runs of that one that are not in this one.
+    before it, or -1; ``previous_runs`` are the runs of the previous snapshot, less this one's.
 
     The log keeps all records from ``log_from`` on, and the records with work in ``work_seqs``. ``removed_seq`` is the
     newest record with work that is not kept (-1: none). The engine had committed the records up to ``committed_seq``.
@@ -325,7 +325,7 @@ class Base:
 
 
 async def read_snapshot(store: StateStore, state: str) -> Base | None:
-    """The snapshot in force; ``None`` if there is none. ``UntrustedMetadata`` unless it is of the state ``state``."""
+    """The snapshot in force, or ``None``. ``UntrustedMetadata`` unless it is of the state ``state``."""
     version = await store.read_versioned(SNAPSHOT)
     if version is None:
         return None

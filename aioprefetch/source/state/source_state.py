@@ -222,9 +222,9 @@ class StateStatistics:
     Parameters
     ----------
     newest_seq
-        The number of the newest record; -1 if there is none.
+        The number of the newest record, or -1.
     compacted_seq
-        The newest record whose files are in runs; -1 if there is none.
+        The newest record whose files are in runs, or -1.
     runs
         Runs that the snapshot in force names.
     run_files
@@ -339,7 +339,7 @@ class SourceState:
 
     @property
     def head(self) -> Record | None:
-        """The newest record, claims included. Its cursor, carry and totals are those of the state."""
+        """The newest record, claims included. Its cursor, carry and totals are the state's."""
         return None if self._data.head is None else self._data.head.record
 
     @property

@@ -432,7 +432,7 @@ async def load_meta(store: StateStore) -> StateMeta | None:
 
 
 async def create_meta(store: StateStore, identity: SourceIdentity, *, now_ms: int) -> StateMeta:
-    """Make a new state, or take the one that another process has made meanwhile."""
+    """Make a new state, or take what another process has made meanwhile."""
     meta = StateMeta(str(uuid.uuid4()), identity, now_ms)
     content = await store.create(META, seal(meta.to_json())[0])
     return StateMeta.from_json(unseal(content, path=store.path(META))[0], path=store.path(META))

@@ -100,7 +100,7 @@ def _ends(root: Path, path: str) -> set[bytes]:
 
 
 def replaced(root: Path, step: Step) -> set[bytes]:
-    """The values that a step may replace: those at the target that are none of the source itself."""
+    """The values that a step may replace: those at the target, except the source itself."""
     if not step.verb.endswith("tree"):
         taken = _ends(root, step.target)
         return taken if (root / step.source).is_dir() else taken - _ends(root, step.source)

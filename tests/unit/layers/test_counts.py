@@ -87,10 +87,10 @@ class Spent:
 
     def __enter__(self) -> "Spent":
         self._before = counts_of(self._operator)
-        self._end = self._operator.events.subscribe(self._hear, "request.started")
+        self._end = self._operator.events.subscribe(self._on_event, "request.started")
         return self
 
-    def _hear(self, event: object) -> None:
+    def _on_event(self, event: object) -> None:
         self._events += 1
 
     def __exit__(self, *of_error: object) -> None:

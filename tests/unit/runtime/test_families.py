@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.operator.shared import family_key, shared_twin
+from aioprefetch.operator.shared import family_key, shared_copy
 from aioprefetch.runtime.family import KEPT_SECONDS, RECIPES_MAX, RUNTIMES_MAX
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultServer, run_virtual
@@ -36,7 +36,7 @@ def operator_at(server: FaultServer, **options: Any) -> ap.Operator:
 
 def twin_of(operator: ap.Operator) -> ap.Operator:
     """The shared twin of an operator, which must have one."""
-    twin = shared_twin(operator)
+    twin = shared_copy(operator)
     assert twin is not None
     return twin
 
@@ -244,9 +244,9 @@ class Sized(Plain):
 
 def test_what_cannot_be_compared_is_never_shared() -> None:
     base = ap.Operator.from_uri("memory://shared")
-    assert shared_twin(base.layer(Plain())) is None
-    assert shared_twin(base.layer(ap.layers.LruCacheLayer(cache=base))) is None
-    assert shared_twin(base.layer(Sized(1))) is not None
+    assert shared_copy(base.layer(Plain())) is None
+    assert shared_copy(base.layer(ap.layers.LruCacheLayer(cache=base))) is None
+    assert shared_copy(base.layer(Sized(1))) is not None
     assert key_of(base.layer(Sized(1))) == key_of(base.layer(Sized(1))) != key_of(base.layer(Sized(2)))
 
 

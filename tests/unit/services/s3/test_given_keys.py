@@ -136,7 +136,7 @@ async def test_variables_of_the_environment_do_not_mix_with_it(monkeypatch: pyte
 
 
 class Failing:
-    """A function that fails or returns what is no keys."""
+    """A function that fails or returns no keys."""
 
     def __init__(self, result: Any) -> None:
         self.result = result
