@@ -210,7 +210,7 @@ async def test_each_attempt_is_a_request(op: Operator) -> None:
 
 async def test_a_cancelled_read_is_neither_success_nor_failure(op: Operator) -> None:
     # A store of obspec counts its reads itself, within the fault, and its threads answer no earlier than the next turn.
-    plan = [] if op.info.scheme == "obspec" else [Injection(operation="read", hang=True)]
+    plan = () if op.info.scheme == "obspec" else (Injection(operation="read", hang=True),)
     broken = op.layer(FaultLayer(plan), inside=ErrorContextLayer)
     started = asyncio.Event()
     op.events.subscribe(lambda event: started.set(), "request.started")

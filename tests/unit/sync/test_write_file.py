@@ -152,7 +152,7 @@ def test_text_that_cannot_be_encoded_is_as_errors_says(blocking: BlockingOperato
 @pytest.mark.parametrize("compression", CODECS)
 def test_compressed_objects_go_both_ways_between_ours_and_pythons(blocking: BlockingOperator, compression: Any) -> None:
     path = f"k{SUFFIXES[compression]}"
-    for given, data in ((compression, DATA), ("infer", DATA[:700_000])):
+    for given, data in zip(list[Any]([compression, "infer"]), (DATA, DATA[:700_000]), strict=True):
         with blocking.open(path, "wb", compression=given) as file:
             for start in range(0, len(data), 300_000):
                 file.write(data[start : start + 300_000])

@@ -217,7 +217,7 @@ async def test_no_tunnel(response: bytes, kind: type[Error], words: str) -> None
     assert len(proxy.heads) == 2
 
 
-@each_of("response", [None, b"HTTP/1.1 200 OK\r\nX-Half: ", ESTABLISHED])
+@each_of("response", [None, b"HTTP/1.1 200 OK\r\nX-Half: ", ESTABLISHED], at_once=True)
 async def test_a_proxy_that_hangs(response: bytes | None) -> None:
     """Within the time for a connection it is given up, wherever it hangs."""
     proxy = ScriptedProxy(response, then="hang")
