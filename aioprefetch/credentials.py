@@ -16,7 +16,7 @@ import re
 import sys
 import traceback
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import lru_cache
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -63,6 +63,20 @@ def hide_frames(error: BaseException) -> None:
     is_of_store = isinstance(error, ProtocolError | Unexpected | UntrustedMetadata)
     if isinstance(error, Error) and error.status == "permanent" and not is_of_store and not sys.flags.dev_mode:
         drop_frames(error)
+
+
+def hiding_frames(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """A coroutine function whose errors have no frame below it, as by ``hide_frames``."""
+
+    @functools.wraps(verb)
+    async def hiding(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await verb(*args, **kwargs)
+        except Error as error:
+            hide_frames(error)
+            raise
+
+    return hiding
 
 
 def bare(error: Error, given: Iterable[object]) -> None:

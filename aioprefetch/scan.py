@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from aioprefetch.credentials import hiding_frames
 from aioprefetch.errors import Closed, Error, InvalidType
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import Range, at_least, bytes_at_least, checked_ranges
@@ -168,6 +169,7 @@ class BatchScan(AsyncClosing):
             loop.start()
         return loop
 
+    @hiding_frames
     async def _opened(self) -> DecodeLoop | UnorderedLoop:
         """Read the metadata. ``Closed`` if it was closed before its end: a part is never taken for the whole."""
         if self._loop is None and not self._closed:

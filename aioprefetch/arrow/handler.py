@@ -230,11 +230,13 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
     def get_file_info(self, paths: list[str]) -> list[FileInfo]:
         """The object, or otherwise the directory, at each path, side by side. Missing ones are not an error.
 
-        But for URLs, at which nothing is: they raise ``NotFound``, which says that paths are relative to the store.
+        But for URLs, at which nothing is, and for paths that begin with a slash or the name of the bucket where without
+        it something is there: they raise ``NotFound``, which says that paths are relative to the store.
         """
         found = _run(directories.find_all(self.operator, paths))
         for path, metadata in zip(paths, found, strict=True):
-            if metadata is None and "://" in path:
+            meant = path.lstrip("/").removeprefix(f"{self.operator.info.name}/")
+            if metadata is None and ("://" in path or (meant != path and self.get_file_info([meant])[0].type)):
                 missing = NotFound("there is no such object or directory", operation="stat", path=path)
                 raise hint_at_path(missing, self.operator.info)
         return [_info(path, metadata) for path, metadata in zip(paths, found, strict=True)]

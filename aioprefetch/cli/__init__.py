@@ -14,6 +14,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # as shells report a process that was ended by SIGINT
 EXIT_BROKEN_PIPE = 141  # as shells report SIGPIPE
+HELP_COLUMNS_MAX = 100
 
 
 def main(argv: Sequence[str] | None = None) -> int:

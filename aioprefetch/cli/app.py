@@ -14,37 +14,62 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import click
-from click.shell_completion import add_completion_class
+from click.shell_completion import CompletionItem
 
-from aioprefetch.cli import EXIT_BROKEN_PIPE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
-from aioprefetch.cli.places import HELP_COLUMNS_MAX, UrlBashComplete, WholeNamesFishComplete
-from aioprefetch.cli.printing import note, note_failure
+from aioprefetch.cli import EXIT_BROKEN_PIPE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, HELP_COLUMNS_MAX
 from aioprefetch.errors import InvalidArgument, MissingDependency, printable, redact
 
 # How long an interrupted command may clean up.
 CLEAN_UP_SECONDS_MAX = 0.7
 
-# The module of each command, in the order of the help.
+# The module of each command, and its line in the help, in that order. The help and the completion of names load none.
 COMMANDS = {
-    **dict.fromkeys(("ls", "stat", "du"), "reading"),
-    "cat": "reading",
-    **dict.fromkeys(("cp", "sync"), "transfer"),
-    **dict.fromkeys(("mv", "rm"), "removing"),
-    "presign": "reading",
-    "head": "inspecting",
-    "scan": "inspecting",
-    "plan": "inspecting",
-    "doctor": "doctor",
-    "trace": "trace",
-    "demo": "demo",
+    "ls": ("reading", "List objects and directories."),
+    "stat": ("reading", "Show size, ETag, version, time and type of objects."),
+    "du": ("reading", "Add up the sizes of objects: bytes, number of objects, place."),
+    "cat": ("reading", "Write objects to standard output, one after the other."),
+    "cp": ("transfer", "Copy objects and directories between stores."),
+    "sync": ("transfer", "Copy what is new or has changed below SRC."),
+    "mv": ("removing", "Move an object or a directory within one store."),
+    "rm": ("removing", "Remove objects, what patterns match, and directories."),
+    "presign": ("reading", "Print a URL for each object, to read it without keys."),
+    "head": ("inspecting", "Show schema, row groups and first rows of a file."),
+    "scan": ("inspecting", "Write rows as JSON lines, CSV or Arrow."),
+    "plan": ("inspecting", "Show the requests that a read would make, and what they cost."),
+    "doctor": ("doctor", "Check a store, and derive settings for it."),
+    "trace": ("trace", "Run a Python program and write the picture of what it reads."),
+    "demo": ("demo", "Compare pyarrow on a naive reader and on ours."),
 }
-
-add_completion_class(UrlBashComplete)
-add_completion_class(WholeNamesFishComplete)
+# What does here what commands of aws, s3cmd, rclone, mc, s5cmd, gsutil and of a shell do.
+ANSWERS = {
+    "ls PLACE": "la list lsd lsf dir",
+    "ls -lR PLACE": "lsl tree",
+    "ls -R --json PLACE": "lsjson",
+    "ls 'PLACE/**/NAME'": "find",
+    "stat PLACE": "info attrib hash hashsum md5sum",
+    "du --depth 1 PLACE": "ncdu size",
+    "cat --range -4KiB: PLACE": "tail",
+    "cat PLACE | wc": "wc",
+    "cp SRC DST": "copy copyto get put download upload",
+    "cp - DST": "pipe rcat",
+    "sync SRC DST": "mirror rsync",
+    "sync --dry-run SRC DST": "check cmp diff",
+    "mv SRC DST": "move moveto rename",
+    "rm PLACE": "del delete deletefile purge unlink",
+    "presign PLACE": "link share sign signurl url",
+    "scan --filter 'COLUMN > 5' PLACE": "query select sql",
+    "doctor PLACE": "bench config configure ping test",
+}
 
 
 class Commands(click.Group):
     """The commands, of which a process loads the one that it runs."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run a command line, or complete one."""
+        if "_AIOPREFETCH_COMPLETE" in os.environ:
+            importlib.import_module("aioprefetch.cli.places")  # It knows the shells.
+        return super().main(*args, **options)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names."""
@@ -54,21 +79,36 @@ class Commands(click.Group):
         """The command of a name, ``None`` if there is none."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"aioprefetch.cli.{COMMANDS[cmd_name]}")
+        module = importlib.import_module(f"aioprefetch.cli.{COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The lines of all commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The names and options that begin with a text."""
+        begun = [name for name in COMMANDS if name.startswith(incomplete)]
+        names = [CompletionItem(name, help=COMMANDS[name][1]) for name in begun]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of the first argument. ``click.UsageError`` with the nearest name if there is none."""
+        """The command of the first argument. ``click.UsageError`` with what does it, or the nearest name, without."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
-            near = difflib.get_close_matches(args[0], COMMANDS, 1)
-            if not near:
+            name = args[0]
+            does_it = [f": aioprefetch {answer} does it" for answer, names in ANSWERS.items() if name in names.split()]
+            answers = does_it + [f". Did you mean {near}?" for near in difflib.get_close_matches(name, COMMANDS, 1)]
+            if name in ("mb", "mkdir", "rb", "rmdir", "touch"):
+                answers = [": the tool of the store makes and removes buckets; directories come and go with objects"]
+            if not answers:
                 raise
-            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {near[0]}?", ctx) from None
+            raise click.UsageError(f"No such command {name!r}{answers[0]}", ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; what it returns is the exit code, and so is how it fails."""
@@ -82,7 +122,7 @@ class Commands(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            note_failure(error)
+            importlib.import_module("aioprefetch.cli.printing").note_failure(error)
             code = EXIT_USAGE if _is_usage(error) else EXIT_FAILED
         _give_up_output()
         raise click.exceptions.Exit(code)
@@ -129,7 +169,7 @@ def run_command(argv: Sequence[str] | None) -> int:
         error.show()
         code = error.exit_code
     except click.ClickException as error:
-        note(_line_of_usage(error))
+        click.echo(f"aioprefetch: {_line_of_usage(error)}", err=True)
         code = error.exit_code
     except click.Abort:
         pass

@@ -81,7 +81,6 @@ class Guard:
 
 @command(
     "doctor",
-    summary="Check a store, and derive settings for it.",
     examples="""
 aioprefetch doctor s3://bucket/prefix/
 aioprefetch doctor --json s3://bucket/large-object
@@ -100,7 +99,6 @@ def doctor(place: str, stores: Stores, writes: bool, sample_bytes: str, as_json:
     PLACE is an object, or a directory of which one object is read. No credentials are shown. The exit code is 1 if a
     check has failed.
     """
-    stores.check(place)
     side = stores.side(place)
     limit = bytes_at_least(1, sample_bytes, "--bytes", operation="read", path="")
     checks = Checks()

@@ -85,7 +85,6 @@ def _filter_value(text: str) -> Any:
 
 @command(
     "scan",
-    summary="Write rows as JSON lines, CSV or Arrow.",
     examples="""
 aioprefetch scan --columns id,name --limit 10 s3://bucket/table.parquet
 aioprefetch scan --filter 'price > 3' --filter 'day = 2026-01-31' -f csv 's3://bucket/t/**/*.parquet' > t.csv
@@ -114,7 +113,6 @@ def scan(
 
     A directory or a pattern of Parquet files is one table. Rows are written as they arrive.
     """
-    stores.check(place)
     side = stores.side(place)
     operator = stores.operator_of(side)
     names = column_names(columns)
@@ -214,7 +212,6 @@ class Outline:
 
 @command(
     "head",
-    summary="Show schema, row groups and first rows of a file.",
     examples="""
 aioprefetch head s3://bucket/table.parquet
 aioprefetch head -n 3 --columns id,name data.lance
@@ -232,7 +229,6 @@ def head(place: str, stores: Stores, count: int, columns: str | None, kind: str 
 
     With a pattern: the first file that matches.
     """
-    stores.check(place)
     side = stores.side(place)
     operator = stores.operator_of(side)
     if side.has_wildcard:
@@ -403,7 +399,6 @@ def plan(
     byte ranges nothing is read. The time is that of a store with 25 ms to the first byte and 90 MB/s for each
     connection; the price is that of GETs of S3 in most regions.
     """
-    stores.check(place)
     side = stores.side(place)
     if ranges:
         if columns or filters or rows:

@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import click
-from click.shell_completion import BashComplete, CompletionItem, FishComplete
+from click.shell_completion import BashComplete, CompletionItem, FishComplete, add_completion_class
 
+from aioprefetch.cli import HELP_COLUMNS_MAX
 from aioprefetch.cli.printing import note_failure, note_nothing
 from aioprefetch.errors import (
     ConfigInvalid,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-HELP_COLUMNS_MAX = 100
 # Options of stores that have a name of their own beside ``-o``.
 _NAMED = ("endpoint_url", "region", "profile", "anonymous", "addressing_style", "ca_bundle")
 
@@ -218,11 +218,10 @@ def visit_each(sides: Iterable[Side], visit: Callable[[Side], bool]) -> dict[str
 Callback = Callable[..., int]
 
 
-def command(name: str, *, examples: str, summary: str | None = None) -> Callable[[Callback], click.Command]:
+def command(name: str, *, examples: str) -> Callable[[Callback], click.Command]:
     """Make a function a command: it gets the stores as ``stores``, and returns the exit code.
 
-    ``examples`` are lines for the end of its help; ``summary`` is its line in the list of commands, if not the first
-    line of the help.
+    ``examples`` are lines for the end of its help.
     """
     lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
 
@@ -231,12 +230,13 @@ def command(name: str, *, examples: str, summary: str | None = None) -> Callable
         def run_callback(**values: Any) -> int:
             texts = [*values.pop("option"), *_named_texts(values)]
             with Stores(texts, is_literal=values.pop("is_literal", False)) as stores:
+                if places := values.get("places", [values[name] for name in values if name == "place"]):
+                    stores.check(*places)
                 return callback(stores=stores, **values)
 
         made = click.command(
             name,
             epilog=f"\b\nExamples:\n{lines}",
-            short_help=summary,
             context_settings={"max_content_width": HELP_COLUMNS_MAX},
         )(run_callback)
         made.params += _store_options()
@@ -343,6 +343,10 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
     def format_completion(self, item: CompletionItem) -> str:
         """An item, from where bash replaces the word, as it is written there."""
         return f"{item.type},{quoted(item.value.removeprefix(self._kept), self._quote)}"
+
+
+add_completion_class(UrlBashComplete)
+add_completion_class(WholeNamesFishComplete)
 
 
 def split_words(line: str) -> tuple[list[str], str]:

@@ -9,7 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import click
 
@@ -174,8 +174,8 @@ Advance = Callable[[], None]
 PLAIN_STEPS = 5
 
 
-class Display(Protocol):
-    """The output of a command that takes a while: lines, progress, and tables.
+class Display:
+    """The output of a command that takes a while: lines, progress, and tables. This one shows nothing.
 
     Texts may be those of a file that someone else wrote: control characters are escaped.
     """
@@ -183,29 +183,19 @@ class Display(Protocol):
     def say(self, text: str) -> None:
         """A line of text."""
 
-    def progress(self, title: str, total: int) -> contextlib.AbstractContextManager[Advance]:
+    @contextlib.contextmanager
+    def progress(self, title: str, total: int) -> Iterator[Advance]:
         """Show that work of ``total`` steps goes on; what the context yields is called after each step."""
+        yield lambda: None
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1) -> None:
         """A table whose first columns are text and whose others are numbers."""
 
 
-class SilentDisplay:
-    """Shows nothing, for output that a program reads."""
-
-    def say(self, text: str) -> None:
-        """Show nothing."""
-
-    @contextlib.contextmanager
-    def progress(self, title: str, total: int) -> Iterator[Advance]:
-        """Show nothing."""
-        yield lambda: None
-
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1) -> None:
-        """Show nothing."""
+SilentDisplay = Display  # For output that a program reads.
 
 
-class PlainDisplay:
+class PlainDisplay(Display):
     """Lines of text on standard output."""
 
     def __init__(self) -> None:
@@ -243,7 +233,7 @@ class PlainDisplay:
             self.say("  ".join(cells).rstrip())
 
 
-class RichDisplay:
+class RichDisplay(Display):
     """A progress bar and a table drawn by rich."""
 
     def __init__(self, console: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -135,7 +136,6 @@ aioprefetch cat 's3://bucket/logs/2024-*.gz' | zcat
 @bwlimit_option
 def cat(places: Sequence[str], stores: Stores, part: Slice, bwlimit: Any) -> int:
     """Write objects to standard output, one after the other."""
-    stores.check(*places)
     failures = visit_each(map(stores.side, places), lambda side: write_out(stores, side, part, bwlimit))
     sys.stdout.buffer.flush()
     return EXIT_FAILED if failures else 0
@@ -207,15 +207,25 @@ aioprefetch ls -R --json data/ | jq .size
 @click.option("-l", "--long", "is_long", is_flag=True, help="Also size and time.")
 @click.option("-h", "--human", "is_human", is_flag=True, help="Sizes such as 1.5 MiB.")
 @click.option("-R", "--recursive", "is_recursive", is_flag=True, help="Also what lies in directories.")
+@click.option("-t", "order", flag_value="time", help="The newest first.")
+@click.option("-S", "order", flag_value="size", help="The largest first.")
+@click.option("-a", "--all", is_flag=True, expose_value=False, hidden=True)  # All are shown in any case.
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on each line.")
-def ls(places: Sequence[str], stores: Stores, is_long: bool, is_human: bool, is_recursive: bool, as_json: bool) -> int:
+def ls(
+    places: Sequence[str],
+    stores: Stores,
+    is_long: bool,
+    is_human: bool,
+    is_recursive: bool,
+    order: str | None,
+    as_json: bool,
+) -> int:
     """List objects and directories.
 
     Names below a directory are relative to it; what matches a pattern, and all names where there are several places,
     are printed as places. A scheme alone, such as s3://, has the buckets. The exit code is 1 if one of the places is
     not there; an empty bucket or directory is.
     """
-    stores.check(*places)
     if is_recursive and any(map(is_account, places)):
         raise InvalidArgument("-R is for one bucket, or several that are named")
     sides = (stores.account(place) if is_account(place) else stores.side(place) for place in places)
@@ -226,7 +236,7 @@ def ls(places: Sequence[str], stores: Stores, is_long: bool, is_human: bool, is_
             entries = _buckets(stores, side, is_whole=is_whole)
         else:
             entries = _listed(side, is_recursive=is_recursive, is_whole=is_whole)
-        for entry, name in entries:
+        for entry, name in sorted(entries, key=_ORDERS[order], reverse=True) if order else entries:
             count += 1
             if as_json:
                 print_json(fields_of(side, entry, side.label if is_account(side.label) else None))
@@ -239,6 +249,12 @@ def ls(places: Sequence[str], stores: Stores, is_long: bool, is_human: bool, is_
         return count > 0 or (not is_account(side.label) and _is_there(side))
 
     return EXIT_FAILED if visit_each(sides, show) else 0
+
+
+_ORDERS: dict[str, Callable[[tuple[Entry | Metadata, str]], float]] = {
+    "time": lambda item: item[0].last_modified.timestamp() if item[0].last_modified else -math.inf,
+    "size": lambda item: -1 if item[0].size is None else item[0].size,
+}
 
 
 def _is_there(side: Side) -> bool:
@@ -298,7 +314,6 @@ aioprefetch stat --json 'data/*.parquet'
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on each line.")
 def stat(places: Sequence[str], stores: Stores, as_json: bool) -> int:
     """Show size, ETag, version, time and type of objects."""
-    stores.check(*places)
     is_first = True
 
     def show(side: Side) -> bool:
@@ -354,7 +369,6 @@ aioprefetch du --json 's3://bucket/**/*.parquet'
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on each line.")
 def du(places: Sequence[str], stores: Stores, is_human: bool, depth: int, as_json: bool) -> int:
     """Add up the sizes of objects: bytes, number of objects, place."""
-    stores.check(*places)
 
     def add_up(side: Side) -> bool:
         sums: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
@@ -392,7 +406,6 @@ def presign(places: Sequence[str], stores: Stores, seconds: float, method: Presi
     All who have the URL may use it until it expires: treat it as a secret. No request is sent: whether the object is
     there shows when the URL is used.
     """
-    stores.check(*places)
 
     def show(side: Side) -> bool:
         click.echo(run(stores.operator_of(side).presign(side.path, expires_seconds=seconds, method=method)))

@@ -60,7 +60,6 @@ def rm(
 
     A store that keeps versions keeps them. Removing a whole bucket, / or the home directory needs --yes as well.
     """
-    stores.check(*places)
     for place in places:
         if scheme_of(place) == "file" and place.rstrip("/").rpartition("/")[2] in (".", ".."):
             raise InvalidArgument(f"rm removes neither . nor ..: name the directory, not {place}", operation="delete")
@@ -209,7 +208,6 @@ def _delete_directory(stores: Stores, side: Side, base: str) -> None:
 
 @command(
     "mv",
-    summary="Move an object or a directory within one store.",
     examples="""
 aioprefetch mv s3://bucket/old.csv s3://bucket/new.csv
 aioprefetch mv s3://bucket/old/ s3://bucket/new/

@@ -12,13 +12,13 @@ from types import FrameType
 
 import click
 
-from aioprefetch.cli import EXIT_FAILED
-from aioprefetch.cli.places import HELP_COLUMNS_MAX
+from aioprefetch.cli import EXIT_FAILED, HELP_COLUMNS_MAX
 from aioprefetch.cli.printing import note
 from aioprefetch.display import bytes_text, counted, seconds_text
 from aioprefetch.errors import printable
-from aioprefetch.trace.spool import PID, SPOOL_VARIABLE, STACKS_VARIABLE, VARIABLE, Spool, spool_of
+from aioprefetch.trace.spool import PID, SPOOL_VARIABLE, VARIABLE, Spool, spool_of
 from aioprefetch.trace.timeline import by_line
+from aioprefetch.trace.trace import STACKS_VARIABLE
 
 EXIT_NOT_EXECUTABLE = 126  # as shells report these two
 EXIT_NOT_FOUND = 127

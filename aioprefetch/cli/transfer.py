@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -36,8 +37,17 @@ from aioprefetch.operator.copying import copy
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.sync import open as open_file
 from aioprefetch.sync import run
-from aioprefetch.verbs.progress import CopyFailure, CopyProgress, CopyReport, CopyStep, ProgressBar, ProgressDisplay
+from aioprefetch.verbs.progress import (
+    CopyFailure,
+    CopyProgress,
+    CopyReport,
+    CopyStep,
+    ProgressBar,
+    ProgressDisplay,
+    copy_logger,
+)
 
+copy_logger.addHandler(logging.NullHandler())  # What was passed over is a note here.
 RECURSIVE_HINT = "-r takes what is below it"
 # Copies of single places that run at once, each of which has up to 32 objects in flight.
 PLACES_AT_ONCE = 8
@@ -76,13 +86,13 @@ _COPY_OPTIONS: tuple[_Option, ...] = (
     click.option("--dst-o", "dst_texts", multiple=True, metavar="NAME=VALUE", callback=pairs, help="-o for DST alone."),
     click.option("--dry-run", "is_dry", is_flag=True, help="Print what would be done, and do nothing."),
     click.option("-q", "--quiet", "is_quiet", is_flag=True, help="No progress."),
+    click.option("-v", "--verbose", "is_verbose", is_flag=True, help="A line for each object, and no progress."),
     click.option("--json", "as_json", is_flag=True, help="The report as one JSON object."),
 )
 
 
 @command(
     "cp",
-    summary="Copy objects and directories between stores.",
     examples="""
 aioprefetch cp s3://bucket/key .
 aioprefetch cp -r data/ s3://bucket/data/
@@ -140,7 +150,7 @@ aioprefetch sync --delete --dry-run site/ s3://bucket/site/
 )
 @place_argument("source", "SRC")
 @place_argument("target", "DST")
-@click.option("--exact", "is_exact", is_flag=True, help="Leave out only what is proven to be the same.")
+@click.option("--exact", "--checksum", "is_exact", is_flag=True, help="Leave out only what is proven to be the same.")
 @click.option("--size-only", "by_size", is_flag=True, help="Leave out what has the same size, with any time.")
 @click.option("--delete", "deletes", is_flag=True, help="Afterwards delete what DST has and SRC has not.")
 @click.option(
@@ -249,6 +259,7 @@ def _copy(
     dst_texts: Sequence[tuple[str, str]],
     is_dry: bool,
     is_quiet: bool,
+    is_verbose: bool,
     as_json: bool,
     keeps: bool = False,
     **picked: Any,
@@ -268,7 +279,7 @@ def _copy(
         "glob": glob,
         "concurrency": concurrency,
         "bytes_per_second": bwlimit,
-        "on_progress": None if is_quiet or as_json or is_dry else _bars(),
+        "on_progress": None if is_quiet or is_verbose or as_json or is_dry else _bars(),
         "dry_run": is_dry,
         "literal": stores.is_literal,
         "dst_options": stores.options_of(target, dst_texts),
@@ -281,7 +292,8 @@ def _copy(
         own = {**options, "src_options": stores.options_of(source, src_texts)}
         return _copy_place(source, target, own, is_recursive=is_recursive)
 
-    reports = run(_copy_all(sources, target, copy_source))
+    with _lines(is_error=as_json) if is_verbose else nullcontext():
+        reports = run(_copy_all(sources, target, copy_source))
     steps: list[CopyStep] = []
     if is_dry:
         aim = stem_of(stores.side(target, dst_texts, follows=False))
@@ -436,6 +448,20 @@ def _remark(parts: list[str], report: CopyReport) -> None:
     if report.failures:
         parts.append(f"{report.failed:,} failed")
     remark("; ".join(parts))
+
+
+@contextmanager
+def _lines(*, is_error: bool) -> Iterator[None]:
+    """Print a line for each object, on standard error where the output is JSON."""
+    handler, level = logging.StreamHandler(sys.stderr if is_error else sys.stdout), copy_logger.level
+    handler.addFilter(lambda record: record.levelno == logging.INFO)  # What was passed over is a note at the end.
+    copy_logger.addHandler(handler)
+    copy_logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        copy_logger.removeHandler(handler)
+        copy_logger.setLevel(level)
 
 
 def _note_passed_over(report: CopyReport) -> None:

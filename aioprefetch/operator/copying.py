@@ -18,7 +18,7 @@ from aioprefetch.options import COUNT
 from aioprefetch.plan.patterns import has_wildcard, wildcard_at
 from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.threads import in_thread
-from aioprefetch.transfer.many import CONCURRENCY, CopyOptions, SkipSame, copy_side
+from aioprefetch.transfer.many import CONCURRENCY, CopyOptions, SkipSame, copy_side, log_passed_over
 from aioprefetch.transfer.sides import Side
 from aioprefetch.verbs.arguments import checked_path
 from aioprefetch.verbs.progress import CopyCallback, CopyReport, reported
@@ -156,7 +156,9 @@ async def copy(
             source = replace(source, operator=source_operator.layer(layer))
             target = replace(target, operator=target_operator.layer(layer))
         reporter = stack.enter_context(reported(on_progress, "copy", source.label))
-        return await copy_side(source, target, options, glob=glob, on_progress=reporter)
+        report = await copy_side(source, target, options, glob=glob, on_progress=reporter)
+    log_passed_over(report, source)
+    return report
 
 
 def _check_options(options: CopyOptions, is_literal: object) -> None:

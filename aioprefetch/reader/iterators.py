@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from aioprefetch.blocks.fetch import Wait, tier_of
+from aioprefetch.credentials import hiding_frames
 from aioprefetch.errors import RangeNotSatisfied
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import MergedRange, Range, coalesce
@@ -93,6 +94,7 @@ class RangeIterator(AsyncClosing):
             await self._collect(self._plan)
         return self._ready.popleft()
 
+    @hiding_frames
     async def _prepare(self) -> RangePlan:
         ranges, counters = self.ranges, self._counters
         reads = self._connect()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import writable_bytes
 from aioprefetch.blocks.store import BlockStore
+from aioprefetch.credentials import hiding_frames
 from aioprefetch.errors import Closed, InvalidArgument, InvalidType, RangeNotSatisfied, redact
 from aioprefetch.ranges import ByteCount, bytes_at_least, checked_int, checked_ranges
 from aioprefetch.reader.cursor import Cursor
@@ -192,6 +193,7 @@ class RangeReader(AsyncClosing):
             )
         return data
 
+    @hiding_frames
     async def read_ranges(
         self,
         ranges: Iterable[Sequence[int]],
@@ -223,6 +225,7 @@ class RangeReader(AsyncClosing):
             check_ends(checked, size, path=self.path)
         return RangeIterator(partial(self._live, "read_ranges"), checked, limits, self._counters)
 
+    @hiding_frames
     async def read_ranges_into(
         self,
         ranges: Iterable[Sequence[int]],

@@ -22,7 +22,6 @@ wanting: set[object] = set()
 
 # Frames that each coroutine knows of those that made it; another one costs a read a microsecond or two.
 ORIGIN_FRAMES = 1
-_depth_before = 0
 _carried: ContextVar[str] = ContextVar("aioprefetch_caller", default="")
 
 _PROGRAM, _INSTALLED, _LOOP, _SKIPPED = "program", "installed", "loop", "skipped"
@@ -34,17 +33,15 @@ _RUN_FOREVER, _RUN = asyncio.BaseEventLoop.run_forever.__code__, asyncio.Runner.
 
 def want() -> Callable[[], None]:
     """Find lines from now on; the function returned ends that. Call both on the thread whose tasks are of interest."""
-    global _depth_before
-    token, thread_id = object(), threading.get_ident()
-    if not wanting:
-        _depth_before = sys.get_coroutine_origin_tracking_depth()
+    token = object()
     wanting.add(token)
-    sys.set_coroutine_origin_tracking_depth(max(ORIGIN_FRAMES, sys.get_coroutine_origin_tracking_depth()))
+    if not sys.get_coroutine_origin_tracking_depth():
+        sys.set_coroutine_origin_tracking_depth(ORIGIN_FRAMES)
 
     def end() -> None:
         wanting.discard(token)
-        if not wanting and thread_id == threading.get_ident():
-            sys.set_coroutine_origin_tracking_depth(_depth_before)
+        if not wanting and sys.get_coroutine_origin_tracking_depth() == ORIGIN_FRAMES:
+            sys.set_coroutine_origin_tracking_depth(0)
 
     return end
 
@@ -95,15 +92,13 @@ def _line_elsewhere() -> str:
     del frames[threading.get_ident()]
     if found := _line_in(frames.pop(threading.main_thread().ident or 0, None))[0]:
         return found
-    busy: list[str] = []
-    idle: list[str] = []
+    others: dict[bool, list[str]] = {True: [], False: []}  # By whether they work, or wait in Python's own code.
     for frame in frames.values():
         found, _, installed = _line_in(frame)
         if found:
-            is_idle = not installed and _kinds[frame.f_code.co_filename] is _SKIPPED
-            (idle if is_idle else busy).append(found)
-    others = busy or idle
-    return others[0] if len(others) == 1 else ""
+            others[bool(installed) or _kinds[frame.f_code.co_filename] is not _SKIPPED].append(found)
+    likely = others[True] or others[False]
+    return likely[0] if len(likely) == 1 else ""
 
 
 def _kind(file: str) -> str:

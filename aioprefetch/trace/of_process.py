@@ -21,17 +21,8 @@ from typing import TYPE_CHECKING, Any
 from aioprefetch.errors import excerpt, printable
 from aioprefetch.runtime.events import Event, subscribe_to_all
 from aioprefetch.runtime.forks import free_in_child
-from aioprefetch.trace.spool import (
-    PID,
-    SPOOL_BYTES_MAX,
-    SPOOL_VARIABLE,
-    STACKS_VARIABLE,
-    VARIABLE,
-    Spool,
-    numbered,
-    spool_of,
-)
-from aioprefetch.trace.trace import record
+from aioprefetch.trace.spool import PID, SPOOL_BYTES_MAX, SPOOL_VARIABLE, VARIABLE, Spool, numbered, spool_of
+from aioprefetch.trace.trace import STACKS_VARIABLE, record
 
 if TYPE_CHECKING:
     from multiprocessing.util import Finalize

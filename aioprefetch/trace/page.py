@@ -11,7 +11,7 @@ import heapq
 import html
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -54,14 +54,12 @@ WAIT_TIERS = ("store", "cache", "disk", "memory", "budget")
 LANES = ("demand", "prefetch", "control")
 
 
-class _Texts:
+class _Texts(dict[str, int]):
     """Texts that occur often, each once, referred to by position."""
 
-    def __init__(self) -> None:
-        self.positions: dict[str, int] = {}
-
-    def of(self, text: str) -> int:
-        return self.positions.setdefault(text, len(self.positions))
+    def __missing__(self, text: str) -> int:
+        position = self[text] = len(self)
+        return position
 
 
 def payload(recording: Recording) -> str:
@@ -70,32 +68,28 @@ def payload(recording: Recording) -> str:
     until = recording.ended_at_seconds
     steps = in_flight(interval_of(request, until) for request in requests)
     memory = memory_in_use(requests, recording.budget_ends)
-    paths, operations, errors, processes, callers = _Texts(), _Texts(), _Texts(), _Texts(), _Texts()
+    texts = {name: _Texts() for name in ("paths", "operations", "errors", "processes", "callers")}
     lanes = [
         highest_in_bins(in_flight(interval_of(request, until) for request in of_one), until, FLIGHT_BINS)
         for process, of_one in _by_process(recording).items()
-        if processes.of(process) < PROCESS_LANES_MAX
+        if texts["processes"][process] < PROCESS_LANES_MAX
     ]
-    rows = [_row(recording, part, paths, operations, errors, processes, callers) for part in chunks(requests, ROWS_MAX)]
+    rows = [_row(recording, part, texts) for part in chunks(requests, ROWS_MAX)]
     data: dict[str, Any] = {
         "end": microseconds(until),
         "rows": rows,
-        "waits": _waits(recording.waits, until, paths),
-        "memory": _waits(recording.memory_waits, until, paths),
+        "waits": _waits(recording.waits, until, texts["paths"]),
+        "memory": _waits(recording.memory_waits, until, texts["paths"]),
         "flight": highest_in_bins(steps, until, FLIGHT_BINS),
         "flightMax": max((number for _, number in steps), default=0),
         "used": highest_in_bins([(use.at_seconds, use.used_bytes) for use in memory], until, FLIGHT_BINS),
         "usedMax": max((use.used_bytes for use in memory), default=0),
-        "paths": list(paths.positions),
-        "operations": list(operations.positions),
-        "errors": list(errors.positions),
-        "processes": list(processes.positions),
-        "callers": list(callers.positions),
+        **{name: list(of_one) for name, of_one in texts.items()},
         "ofProcesses": lanes if len(lanes) > 1 else [],
         "gaps": [(microseconds(begun), microseconds(ended)) for begun, ended in _longest_gaps(recording)],
         "lanes": LANES,
         "tiers": WAIT_TIERS,
-        "single": len(paths.positions) == 1,
+        "single": len(texts["paths"]) == 1,
     }
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True)
     return text.replace("<", "\\u003c")  # No text of ours ends the element.
@@ -115,15 +109,7 @@ def _longest_gaps(recording: Recording) -> list[Interval]:
     return heapq.nlargest(GAPS_MAX, gaps([*requests, *waits], until), key=lambda gap: gap[1] - gap[0])
 
 
-def _row(
-    recording: Recording,
-    part: Sequence[TracedRequest],
-    paths: _Texts,
-    operations: _Texts,
-    errors: _Texts,
-    processes: _Texts,
-    callers: _Texts,
-) -> list[Any]:
+def _row(recording: Recording, part: Sequence[TracedRequest], texts: Mapping[str, _Texts]) -> list[Any]:
     """The order of the values is that of the constants at the top of the script."""
     first = part[0]
     failed = next((request for request in part if request.outcome == "failed"), None)
@@ -134,8 +120,8 @@ def _row(
     end = first.end if len(part) == 1 else max((request.end or 0 for request in part), default=None)
     return [
         len(part),
-        paths.of(first.path),
-        operations.of(first.operation),
+        texts["paths"][first.path],
+        texts["operations"][first.operation],
         LANES.index(first.lane) if first.lane in LANES else LANES.index("control"),
         max(request.attempt for request in part),
         min(starts, default=None),
@@ -148,11 +134,11 @@ def _row(
         sum(unused_bytes(recording, request) for request in part) if recording.knows_use else None,
         first.status if failed is None else failed.status,
         first.connection if len(part) == 1 else "",
-        None if failed is None or not failed.error else errors.of(failed.error),
+        None if failed is None or not failed.error else texts["errors"][failed.error],
         microseconds(first.retry_wait_seconds),
         first.number,
-        processes.of(first.process),
-        callers.of(first.caller),
+        texts["processes"][first.process],
+        texts["callers"][first.caller],
     ]
 
 
@@ -167,7 +153,7 @@ def _waits(waits: Sequence[Wait], until: float, paths: _Texts) -> list[list[Any]
             microseconds(wait.ended_at_seconds),
             1,
             _tier(wait),
-            paths.of(wait.path),
+            paths[wait.path],
             wait.start,
             wait.end,
             microseconds(wait.seconds),
@@ -195,7 +181,7 @@ def _wait_columns(waits: Sequence[Wait], until: float, paths: _Texts) -> list[li
             microseconds((number + 1) * width),
             len(inside),
             min(map(_tier, inside)),
-            paths.of(inside[0].path),
+            paths[inside[0].path],
             0,
             0,
             sum(
@@ -503,9 +489,12 @@ def _tables(recording: Recording) -> str:
     if slowest:
         tables.append(_slowest(slowest))
     if callers := by_line(recording):
+        in_vain = Counter[str]()
+        for count, request in unused:
+            in_vain[request.caller] += count
         lines = [
             [line or "not known", len(requests), bytes_text(sum(request.received_bytes for request in requests)),
-             bytes_text(sum(count for count, request in unused if request.caller == line)), seconds_text(seconds)]
+             bytes_text(in_vain[line]) if recording.knows_use else "–", seconds_text(seconds)]
             for line, requests, seconds in callers[:LINES_MAX]
         ]  # fmt: skip
         titles = ["Line", "Requests", "Received", "Not used", "In flight"]

@@ -38,7 +38,8 @@ _FIELDS = tuple(field.name for field in fields(TracedRequest))[1:]
 _BEGUN, _FIRST_BYTE, _ENDED = map(_FIELDS.index, ("begun_at_seconds", "first_byte_at_seconds", "ended_at_seconds"))
 _BUDGET, _PROCESS = map(_FIELDS.index, ("budget_id", "process"))
 _wait_values = attrgetter("path", "start", "end", "tier", "begun_at_seconds", "ended_at_seconds")
-_retry_values = attrgetter("path", "operation", "attempt", "at_seconds", "wait_seconds", "error")
+_RETRY_FIELDS = ("path", "operation", "attempt", "at_seconds", "wait_seconds", "error")
+_retry_values = attrgetter(*_RETRY_FIELDS)
 
 
 @dataclass(slots=True)
@@ -293,19 +294,10 @@ class Recording:
                 waits.append(
                     Wait(path=path, start=start, end=end, tier=tier, begun_at_seconds=begun, ended_at_seconds=ended)
                 )
-        for path, operation, attempt, at, wait, error in facts["retries"]:
+        for values in facts["retries"]:
             if len(self.retries) < RETRIES_MAX:
-                self.retries.append(
-                    Retry(
-                        path=path,
-                        operation=operation,
-                        attempt=attempt,
-                        at_seconds=at + later,
-                        wait_seconds=wait,
-                        error=error,
-                        process=process,
-                    )
-                )
+                retry = Retry(process=process, **dict(zip(_RETRY_FIELDS, values, strict=True)))
+                self.retries.append(replace(retry, at_seconds=retry.at_seconds + later))
         for name, *values in facts["objects"]:
             self._add_object(self.object(name), *values)
         if facts["others"] is not None:

@@ -28,8 +28,6 @@ from aioprefetch.trace.trace import text_of, write_whole
 VARIABLE = "AIOPREFETCH_TRACE"
 # The spool of the recording that a process is part of, where another one is its root.
 SPOOL_VARIABLE = "AIOPREFETCH_TRACE_SPOOL"
-# Set where requests are to know the lines of the program that they are for.
-STACKS_VARIABLE = "AIOPREFETCH_TRACE_STACKS"
 # In the name of the file: the number of the root.
 PID = "{pid}"
 # A process whose file has this size goes on with counts alone.

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aioprefetch.display import counted
 from aioprefetch.display.bars import PlannedFile, trace_html
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
     from aioprefetch.sync.blocking_operator import BlockingOperator
 
+T = TypeVar("T")
 logger = logging.getLogger("aioprefetch")
 
+# Set where the requests of a process are to know the lines of the program that they are for.
+STACKS_VARIABLE = "AIOPREFETCH_TRACE_STACKS"
 # How many requests and reads are looked at while a read waits for it: a few milliseconds.
 LOOKED_AT_MAX = 2_000
 # Objects in a notebook; those with the most bytes.
@@ -95,9 +98,7 @@ class Trace:
         self.stop()
 
     def __repr__(self) -> str:
-        with self._lock:
-            self._recording.settle()
-            return f"<{_title(self._recording)}>"
+        return self._looked_at(lambda recording: f"<{_title(recording)}>")
 
     def _repr_html_(self) -> str:
         recording = self.recording
@@ -130,28 +131,20 @@ class Trace:
     @property
     def recording(self) -> Recording:
         """The requests, reads, retries and bytes of each object so far. It may grow while it is looked at."""
-        with self._lock:
-            self._recording.settle()
-            return self._recording
+        return self._looked_at(lambda recording: recording)
 
     @property
     def advice(self) -> list[Advice]:
         """Sentences that say what to change, where a rule applies."""
-        with self._lock:
-            self._recording.settle()
-            return advise(self._recording)
+        return self._looked_at(advise)
 
     def html(self, *, title: str = "") -> str:
         """The page as text: one file that needs no network."""
-        with self._lock:  # Events that come meanwhile wait in the queue.
-            self._recording.settle()
-            return text_of(self._recording, "", title=title)
+        return self._looked_at(lambda recording: text_of(recording, "", title=title))
 
     def chrome_json(self) -> str:
         """The trace as text, in the JSON object format of Chrome's trace events."""
-        with self._lock:
-            self._recording.settle()
-            return chrome_json(self._recording)
+        return self._looked_at(chrome_json)
 
     def write_html(self, path: str | os.PathLike[str], *, title: str = "") -> None:
         """Write the page into a local file, which it replaces when the page is whole. ``OSError`` as of ``open``."""
@@ -163,10 +156,7 @@ class Trace:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the page, or where the name ends in ``.json`` the trace for Chrome."""
-        with self._lock:
-            self._recording.settle()
-            text = text_of(self._recording, path)
-        write_whole(path, text)
+        write_whole(path, self._looked_at(lambda recording: text_of(recording, path)))
 
     def take_out(self) -> dict[str, Any] | None:
         """``Recording.take_out``, while others may read."""
@@ -177,6 +167,11 @@ class Trace:
     def is_in_flight(self) -> bool:
         """Whether a request had not ended when the recording was looked at last."""
         return self._recording.is_in_flight
+
+    def _looked_at(self, look: Callable[[Recording], T]) -> T:
+        with self._lock:  # Events that come meanwhile wait in the queue.
+            self._recording.settle()
+            return look(self._recording)
 
     def _take(self, event: Event) -> None:
         events = self._pending.events

@@ -16,6 +16,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Literal, TypeAlias
 
+from aioprefetch.credentials import hiding_frames
 from aioprefetch.errors import (
     AlreadyExists,
     Error,
@@ -25,13 +26,13 @@ from aioprefetch.errors import (
     Unexpected,
     Unsupported,
     copy_of,
+    redact,
 )
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.plan.merge import Merge
 from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.budget import Ticket
 from aioprefetch.runtime.callers import entering
-from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.task_group import PlainTaskGroup
 from aioprefetch.runtime.threads import in_thread
 from aioprefetch.transfer.extra_objects import ExtraObjects
@@ -40,7 +41,15 @@ from aioprefetch.transfer.sides import Places, Selection, Side, Store, check_pla
 from aioprefetch.values import Entry, Metadata, ReadRequest
 from aioprefetch.verbs.download import download
 from aioprefetch.verbs.listing import Lister, list_literally
-from aioprefetch.verbs.progress import CopyCallback, CopyFailure, CopyProgress, CopyReport, Meter, reported
+from aioprefetch.verbs.progress import (
+    CopyCallback,
+    CopyFailure,
+    CopyProgress,
+    CopyReport,
+    Meter,
+    copy_logger,
+    reported,
+)
 from aioprefetch.verbs.ranged_read import first_bytes_of
 from aioprefetch.verbs.requests import write_request
 from aioprefetch.verbs.writer import upload_file
@@ -68,6 +77,7 @@ class CopyOptions:
     write_options: Mapping[str, object] | None = None
 
 
+@hiding_frames
 async def copy_side(
     source: Side,
     target: Side,
@@ -97,10 +107,18 @@ async def copy_side(
     return await CopyRun(selection, placed, options, meter, copier, places, extra).run()
 
 
+def log_passed_over(report: CopyReport, source: Side) -> None:
+    """Say what a copy has left out, for a caller who does not look at the report."""
+    if report.passed_over:
+        words = "%d names below %s were passed over, such as %r: %s (follow_symlinks=True of the source follows links)"
+        copy_logger.warning(words, report.passed_over_count, redact(source.label), *report.passed_over[0])
+
+
 # Makes an operator of a URI.
 OpenUri = Callable[[str], AbstractAsyncContextManager[Store]]
 
 
+@hiding_frames
 async def download_directory(
     operator: Store, path: str, target: object, open_uri: OpenUri, on_progress: ProgressCallback | None
 ) -> Metadata:
@@ -121,6 +139,7 @@ async def download_directory(
     return await download(operator.accessor(), operator.runtime(), request, file, on_progress)
 
 
+@hiding_frames
 async def upload_into(
     source: object,
     operator: Store,
@@ -165,13 +184,7 @@ async def _copy_directory(
                     reporter(progress if reporter.shows_copies else progress.step_bytes)
 
             report = await copy_side(source, target, CopyOptions(), on_progress=step)
-            if report.passed_over:
-                logger.warning(
-                    "%d names below %s were passed over, such as %r: %s",
-                    report.passed_over_count,
-                    source.label,
-                    *report.passed_over[0],
-                )
+            log_passed_over(report, source)
             report.raise_failures()
     except Error as error:
         error.operation = operation

@@ -17,6 +17,7 @@ from typing import Any
 
 from aioprefetch.accessor.path_hints import hint_at_directory
 from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.credentials import hiding_frames
 from aioprefetch.errors import (
     AlreadyExists,
     ConditionNotMatch,
@@ -42,6 +43,7 @@ PIECE_BYTES = 4 << 20
 _MEANWHILE = "overwritten while it was moved: it is at its old place too, as it is now"
 
 
+@hiding_frames
 async def move(
     operator: Store, source: str, target: str, *, if_not_exists: bool, if_match: str | None, version: str | None
 ) -> Metadata:

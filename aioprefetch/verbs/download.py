@@ -23,6 +23,7 @@ from aioprefetch.accessor.path_hints import hint_at_directory
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.request_events import served
 from aioprefetch.accessor.response_check import is_strong
+from aioprefetch.credentials import hiding_frames
 from aioprefetch.errors import (
     AlreadyExists,
     Error,
@@ -54,6 +55,7 @@ PIECES_WAITING_MAX = 2
 Callbacks = tuple[ProgressCallback | None, ProgressCallback | None]
 
 
+@hiding_frames
 async def download(
     accessor: Accessor,
     runtime: Runtime,

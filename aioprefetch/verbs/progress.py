@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeAlias
 
-from aioprefetch.errors import Error, InvalidType, copy_of, excerpt
+from aioprefetch.errors import Error, InvalidType, copy_of, excerpt, printable
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.forks import free_in_child
 from aioprefetch.values import Entry
+
+# A line for each object, and a warning of what ``aioprefetch.copy`` passed over.
+copy_logger = logging.getLogger("aioprefetch.copy")
 
 # Failures that a repr shows.
 _SHOWN_FAILURES_MAX = 3
@@ -226,6 +230,8 @@ class Meter:
     def _step(self, action: CopyAction, path: str, target: str, size: int | None) -> None:
         if self._steps is not None:
             self._steps.append(CopyStep(action=action, path=path, target=target, size=size))
+        elif action != "skip":
+            copy_logger.info("%s %s%s%s", action, printable(path), " -> " if path else "", printable(target))
 
     def _tell(self) -> None:
         if self._on_progress is None:

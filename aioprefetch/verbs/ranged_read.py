@@ -26,7 +26,7 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.request_events import served
 from aioprefetch.accessor.response_check import VersionPin, check_due, is_strong
 from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink, is_same_version
-from aioprefetch.credentials import hide_frames
+from aioprefetch.credentials import hide_frames, hiding_frames
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied
 from aioprefetch.ranges import ByteCount, MergedRange, Range, checked_ranges, coalesce, resolve_range
 from aioprefetch.runtime.buffers import ResultStream
@@ -291,6 +291,7 @@ def _wanted(request: ReadRequest, head: ReadHead) -> Range:
 _SMALL_SHARE = 4
 
 
+@hiding_frames
 async def read_merged(
     accessor: Accessor,
     runtime: Runtime,

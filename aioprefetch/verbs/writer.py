@@ -19,6 +19,7 @@ from aioprefetch.accessor.http_headers import described_by
 from aioprefetch.accessor.path_hints import hint_at_directory
 from aioprefetch.accessor.protocols import Accessor, WriteBody
 from aioprefetch.accessor.read_copy import COPY_PART_BYTES, copy_by_reading
+from aioprefetch.credentials import hiding_frames
 from aioprefetch.errors import (
     Closed,
     ConditionNotMatch,
@@ -111,6 +112,7 @@ async def write_data(
         raise
 
 
+@hiding_frames
 async def upload_file(
     connected: tuple[Accessor, Runtime],
     request: WriteRequest,
@@ -447,6 +449,7 @@ NO_PLACEMENT: Mapping[str, Any] = {}
 _TOO_LARGE = ("InvalidRequest", "EntityTooLarge")
 
 
+@hiding_frames
 async def copy_object(
     connected: tuple[Accessor, Runtime],
     operation: str,

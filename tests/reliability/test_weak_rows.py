@@ -156,6 +156,17 @@ MISSING: list[Callable[[ap.Operator], Any]] = [
     lambda op: op.reader("none").view_at(0, 1),
     lambda op: op.write("there", b"", if_not_exists=True),
     lambda op: op.delete("there", if_match="other"),
+    lambda op: op.copy("none", "x"),
+    lambda op: op.move("none/", "x/"),
+    lambda op: op.download("none", "there-is-none/x"),
+    lambda op: op.download("none/", "there-is-none/"),
+    lambda op: op.upload("there-is-none", "x"),
+    lambda op: op.read_ranges("none", [(0, 1)]),
+    lambda op: op.reader("none").read_ranges([(0, 1)]),
+    lambda op: op.reader("there").read_ranges([(0, 9)]),
+    lambda op: op.reader("none").read_ranges_into([(0, 1)], [bytearray(1)]),
+    lambda op: ap.copy(f"{op.info.url}/none", "there-is-none/"),
+    lambda op: ap.copy(f"{op.info.url}/none/", "there-is-none/"),
 ]
 
 
@@ -181,7 +192,7 @@ async def test_the_traceback_of_a_mistake_has_three_frames(uri: str, tmp_path: A
         for call in MISSING:
             try:
                 await call(op)
-            except OSError as error:
+            except (OSError, EOFError) as error:
                 found.append(error)
 
         def look() -> None:

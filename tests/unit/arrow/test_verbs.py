@@ -96,6 +96,18 @@ class TestInfo:
         with pytest.raises(ap.NotFound, match=r"paths are relative to .*, and this one is a URL"):
             read("s3://bucket/t.parquet", filesystem=fs)
 
+    @pytest.mark.parametrize("read", [ds.dataset, pq.read_table])
+    @pytest.mark.parametrize("path", ["/hinted/t.parquet", "named/hinted/t.parquet"])
+    def test_the_name_of_the_bucket_is_explained_where_the_rest_is_there(
+        self, path: str, read: Callable[..., Any]
+    ) -> None:
+        fs = ap.arrow.filesystem(ap.Operator.from_uri("memory://named"))
+        assert fs.get_file_info(path).type is FileType.NotFound
+        pq.write_table(pa.table({"a": [1]}), "hinted/t.parquet", filesystem=fs)
+        with pytest.raises(ap.NotFound, match=r"paths are relative to .*, so this may be 'hinted/t.parquet'"):
+            read(path, filesystem=fs)
+        fs.delete_file("hinted/t.parquet")
+
     def test_a_store_that_fails_is_no_missing_object(self) -> None:
         op = ap.Operator(ap.services.Memory(), attempts_max=1)
         fs = ap.arrow.filesystem(op.layer(FaultLayer((Injection(operation="stat", error=ap.PermissionDenied),))))

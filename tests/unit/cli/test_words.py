@@ -1,15 +1,20 @@
 """The words of the command line that other tools have too: what they do, and that nothing is left out in silence."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from urllib.request import urlopen
 
+import click
 import pytest
 
+from aioprefetch.cli.app import COMMANDS, app
 from aioprefetch.operator.operator import Operator
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Metadata
+from tests.repository.source_tree import ROOT
 from tests.unit.cli.commands import Bucket, lines, objects, run
 
 
@@ -159,3 +164,59 @@ def test_an_empty_bucket_is_there(bucket: Bucket, tmp_path: Path) -> None:
     for place in (bucket.url("x/"), bucket.url("x"), bucket.url("*.csv"), tmp_path / "none", f"{tmp_path}/none/"):
         assert run("ls", place, code=1).output.startswith("aioprefetch: ")
     assert "NotFound" in run("ls", f"s3://{bucket.name}-none/", code=1).output
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        ("tree", "aioprefetch ls -lR PLACE"),
+        ("lsd", "aioprefetch ls PLACE"),
+        ("rcat", "aioprefetch cp - DST"),
+        ("tail", "aioprefetch cat --range -4KiB: PLACE"),
+        ("diff", "aioprefetch sync --dry-run SRC DST"),
+        ("signurl", "aioprefetch presign PLACE"),
+        ("moveto", "aioprefetch mv SRC DST"),
+        ("mb", "the tool of the store makes and removes buckets"),
+        ("syncc", "Did you mean sync?"),
+    ],
+)
+def test_words_of_other_tools_are_answered(word: str, answer: str) -> None:
+    said = run(word, "x", code=2).stderr
+    assert f"No such command '{word}'" in said
+    assert answer in said
+
+
+def test_listings_by_size_and_time(tmp_path: Path) -> None:
+    for number, (name, size) in enumerate({"a": 5, "b": 50, "c": 1}.items()):
+        (tmp_path / name).write_bytes(bytes(size))
+        os.utime(tmp_path / name, (1e9 + number, 1e9 + number))
+    (tmp_path / "d").mkdir()
+    assert lines("ls", "-S", tmp_path) == ["b", "a", "c", "d/"]
+    assert lines("ls", "-a", "-t", tmp_path) == ["c", "b", "a", "d/"]
+
+
+def test_a_line_for_each_object(site: Path, bucket: Bucket) -> None:
+    bucket.put(old=b"")
+    done = run("sync", "-v", "--checksum", "--delete", "--exclude", "img/", site, bucket.url())
+    assert sorted(done.stdout.splitlines()) == [
+        "copy index.html -> index.html",
+        "copy logs/a.log -> logs/a.log",
+        "copy logs/keep.html -> logs/keep.html",
+        "delete old",
+    ]
+    assert done.stderr.count("\n") == 1  # The link, which was passed over.
+    assert run("cp", "-v", "--json", f"{site}/index.html", bucket.url("b")).stderr == "copy index.html -> b\n"
+
+
+PRINTS_MODULES = "import sys; from aioprefetch.cli.app import run_command; run_command(['--help']); print(*sys.modules)"
+
+
+def test_help_loads_no_command() -> None:
+    """Its line of each begins as the help of that."""
+    done = subprocess.run([sys.executable, "-c", PRINTS_MODULES], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = [name for name in done.stdout.splitlines()[-1].split() if name.startswith("aioprefetch.cli")]
+    assert loaded == ["aioprefetch.cli", "aioprefetch.cli.app"]
+    for name, (_, summary) in COMMANDS.items():
+        found = app.get_command(click.Context(app), name)
+        assert found is not None
+        assert summary.split()[0] == (found.help or "").split()[0]

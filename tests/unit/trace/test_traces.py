@@ -419,7 +419,7 @@ def run_job(folder: Path, name: str, timeout_seconds: float = 60.0) -> None:
 
 
 POOL = """
-import multiprocessing, signal, sys
+import concurrent.futures, multiprocessing, signal, sys
 import aioprefetch as ap
 store = ap.sync.BlockingOperator(ap.Operator.from_uri("file:///"))
 def read(start):
@@ -427,20 +427,60 @@ def read(start):
     return len(store.read(sys.argv[1].lstrip("/"), offset=start, size=10))
 if __name__ == "__main__":
     for _ in range({pools}):
-        with multiprocessing.get_context("{method}").Pool(2) as pool:
-            assert pool.map(read, range(40), chunksize=1) == [10] * 40
+        context = multiprocessing.get_context("{method}")
+        with {pool} as pool:
+            assert list(pool.map(read, range(40), chunksize=1)) == [10] * 40
 """
 
 
+@pytest.mark.parametrize("pool", ["context.Pool(2)", "concurrent.futures.ProcessPoolExecutor(2, context)"])
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_the_reads_of_a_pool_are_on_one_page(method: str, tmp_path: Path) -> None:
-    """It kills its workers at its end. None of them has a handler of signals, and none loses a read."""
+def test_the_reads_of_a_pool_are_on_one_page(pool: str, method: str, tmp_path: Path) -> None:
+    """One kills its workers at its end. None of them has a handler of signals, and none loses a read."""
     pools = chosen(quick=[2], full=[50])[0]
-    (tmp_path / "job.py").write_text(POOL.format(method=method, pools=pools), "utf-8")
+    (tmp_path / "job.py").write_text(POOL.format(method=method, pools=pools, pool=pool), "utf-8")
     run_job(tmp_path, "read.json", timeout_seconds=600.0)
     found = requests_by_process(tmp_path / "read.json")
     assert sum(map(len, found.values())) == 40 * pools
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.py", "k", "read.json"]
+
+
+IN_FLIGHT = """
+import http.server, os, sys, threading
+import aioprefetch as ap
+class Held(http.server.BaseHTTPRequestHandler):
+    arrived, released = threading.Event(), threading.Event()
+    def do_GET(self):
+        self.arrived.set()
+        self.released.wait()
+        self.send_response(200)
+        self.send_header("Content-Length", "5")
+        self.end_headers()
+        self.wfile.write(b"hello")
+    def log_message(self, *arguments):
+        pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Held)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+file = ap.sync.open(f"http://127.0.0.1:{server.server_port}/k")
+reading = threading.Thread(target=file.read)
+reading.start()
+Held.arrived.wait()
+if not os.fork():
+    assert len(ap.sync.open("file://" + sys.argv[1]).read()) == 1000
+    sys.exit()
+assert os.wait()[1] == 0
+Held.released.set()
+reading.join()
+"""
+
+
+def test_a_child_that_is_forked_while_a_read_is_in_flight_has_none_of_it(tmp_path: Path) -> None:
+    """Each is on the page with what it has read, once, and nothing has not ended."""
+    (tmp_path / "job.py").write_text(IN_FLIGHT, "utf-8")
+    run_job(tmp_path, "read.json")
+    assert sorted(requests_by_process(tmp_path / "read.json").values()) == [[5], [1000]]
+    events = json.loads((tmp_path / "read.json").read_text("utf-8"))["traceEvents"]
+    assert {event["args"]["outcome"] for event in events if "outcome" in event.get("args", {})} == {"finished"}
 
 
 LATE = """

@@ -60,13 +60,15 @@ async def test_a_link_as_a_target_stays_refused(cache: Path) -> None:
     assert (cache / "blobs" / "0a1b").read_bytes() == b"weights"
 
 
-async def test_links_below_a_directory_are_named_in_the_report(cache: Path) -> None:
+async def test_links_below_a_directory_are_named_in_the_report(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Without them: with a glob, those that it matches. An operator of the directory that is a link works."""
     async with memory() as op:
         report = await ap.copy(cache / "current", (op, "x/"))
         assert (report.copied, report.passed_over_count) == (1, 3)
         assert report.passed_over == tuple((name, "a symbolic link") for name in ("all", "dangling", "model.bin"))
         assert "passed_over=3" in repr(report)
+        (logged,) = (record for record in caplog.records if record.name == "aioprefetch.copy")
+        assert (logged.levelname, "3 names below" in logged.getMessage()) == ("WARNING", True)
         assert (await ap.copy(cache / "current", (op, "y/"), glob="R*")).passed_over == ()
         with pytest.raises(NotFound, match=r"'model\.bin' is a symbolic link, and passed over"):
             await ap.copy(f"{cache}/current/*.bin", (op, "z/"))
