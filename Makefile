@@ -20,7 +20,7 @@ DEV_EXTRAS  := s3,http,parquet,arrow,spark,fsspec,zarr,polars,obspec,otel,promet
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-spark test test-full test-spark-crash test-sweeps test-long test-lowest test-newest test-pythons
-.PHONY: mutants searches coverage search soak fuzz faults release-check
+.PHONY: mutants searches coverage search soak fuzz faults servers release-check
 .PHONY: lint types docs examples requests extras dist bench bars bench-spark clean
 
 help: ## Show this list
@@ -106,6 +106,9 @@ examples: $(DEV_STAMP) ## Run the examples
 
 requests: $(DEV_STAMP) ## Count requests beside s3fs, obstore, smart_open (ARGS="zip_member", --page)
 	$(BIN)/python -m tests.libraries.requests $(ARGS)
+
+servers: $(DEV_STAMP) ## Run the conformance suite against servers that others wrote (ARGS="s3rver azurite"; radosgw as root)
+	$(BIN)/python -m tests.servers $(ARGS)
 
 faults: $(DEV_STAMP) ## What this and other libraries make of servers that do wrong (ARGS="s3fs obstore", --page)
 	$(BIN)/python -m tests.libraries.faults $(ARGS)

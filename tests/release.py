@@ -33,6 +33,7 @@ STEPS = {
     "search": "200 new seeds of each scenario on virtual time",
     "soak": "ten minutes of reads, writes and scans, one response in twenty a fault",
     "fuzz": "ten minutes of what parses the bytes of strangers",
+    "servers": "the conformance suite against servers that others wrote",
 }
 TARGETS = {"lint": "lint types"}
 ARGUMENTS = {"fuzz": "--seconds 600", "soak": "--seconds 600"}

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+CLEAN_UP_SECONDS = "aioprefetch.clean_up_seconds"  # of the context: how long an interrupted command may clean up
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # as shells report a process that was ended by SIGINT

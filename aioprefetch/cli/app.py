@@ -16,10 +16,17 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from aioprefetch.cli import EXIT_BROKEN_PIPE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, HELP_COLUMNS_MAX
+from aioprefetch.cli import (
+    CLEAN_UP_SECONDS,
+    EXIT_BROKEN_PIPE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    HELP_COLUMNS_MAX,
+)
 from aioprefetch.errors import InvalidArgument, MissingDependency, printable, redact
 
-# How long an interrupted command may clean up.
+# How long an interrupted command may clean up, if it does not say so.
 CLEAN_UP_SECONDS_MAX = 0.7
 
 # The module of each command, and its line in the help, in that order. The help and the completion of names load none.
@@ -187,7 +194,7 @@ def _line_of_usage(error: click.ClickException) -> str:
 
 
 def _end_soon_when_interrupted() -> None:
-    """Let Ctrl-C end the process within a second: it cleans up if the store responds in that time.
+    """Let Ctrl-C end the process within a second, or the time of its command, in which it cleans up.
 
     What was written appears whole or not at all either way. A second Ctrl-C ends the process at once.
     """
@@ -201,7 +208,9 @@ def _end_soon_when_interrupted() -> None:
 
     def interrupted(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, lambda number, frame: leave())
-        timer = threading.Timer(CLEAN_UP_SECONDS_MAX, leave)
+        context = click.get_current_context(silent=True)
+        seconds = context.meta.get(CLEAN_UP_SECONDS, CLEAN_UP_SECONDS_MAX) if context else CLEAN_UP_SECONDS_MAX
+        timer = threading.Timer(seconds, leave)
         timer.daemon = True
         timer.start()
         raise KeyboardInterrupt

@@ -8,6 +8,7 @@ import http.client
 import secrets
 import statistics
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 import click
 
 from aioprefetch.cli import EXIT_FAILED
+from aioprefetch.cli.conformance import check_conformance
 from aioprefetch.cli.places import Stores, command, place_argument
 from aioprefetch.cli.printing import choose_display, message_of, print_json
 from aioprefetch.display import bytes_text, seconds_text
@@ -85,6 +87,7 @@ class Guard:
 aioprefetch doctor s3://bucket/prefix/
 aioprefetch doctor --json s3://bucket/large-object
 aioprefetch doctor --write s3://bucket/scratch/
+aioprefetch doctor --conformance --yes s3://bucket/scratch/
 """,
 )
 @place_argument("place", "PLACE")
@@ -93,7 +96,19 @@ aioprefetch doctor --write s3://bucket/scratch/
 )
 @click.option("--bytes", "sample_bytes", default="64MiB", metavar="SIZE", help="Bytes to read, at most (64MiB).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def doctor(place: str, stores: Stores, writes: bool, sample_bytes: str, as_json: bool) -> int:
+@click.option("--conformance", is_flag=True, help="Run all checks of verbs and reads below a new directory in PLACE.")
+@click.option("--yes", "is_sure", is_flag=True, help="Really write there; it is removed at the end.")
+@click.option("--lacks", multiple=True, metavar="TRAIT", help="What the store is known to lack (several).")
+def doctor(
+    place: str,
+    stores: Stores,
+    writes: bool,
+    sample_bytes: str,
+    as_json: bool,
+    conformance: bool,
+    is_sure: bool,
+    lacks: Sequence[str],
+) -> int:
     """Check a store: credentials, clock, what it supports, latency and bandwidth, and the settings that follow.
 
     PLACE is an object, or a directory of which one object is read. No credentials are shown. The exit code is 1 if a
@@ -102,7 +117,10 @@ def doctor(place: str, stores: Stores, writes: bool, sample_bytes: str, as_json:
     side = stores.side(place)
     limit = bytes_at_least(1, sample_bytes, "--bytes", operation="read", path="")
     checks = Checks()
-    run(_check_store(stores.operator_of(side), side.path, checks, limit, writes=writes))
+    if conformance:
+        check_conformance(place, stores, checks, is_sure=is_sure, lacks=lacks)
+    else:
+        run(_check_store(stores.operator_of(side), side.path, checks, limit, writes=writes))
     is_failed = any(outcome == "failed" for _, outcome, _ in checks.results)
     if as_json:
         results = [{"check": name, "outcome": outcome, "text": text} for name, outcome, text in checks.results]

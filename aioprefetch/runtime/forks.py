@@ -50,4 +50,8 @@ def _free() -> None:
             lock._at_fork_reinit()
 
 
+if not hasattr(os, "register_at_fork"):  # It is missing on Windows, and this is the first place that needs it.
+    raise ImportError(
+        "aioprefetch runs on Linux and macOS, and on Windows within WSL 2: os.register_at_fork is missing"
+    )
 os.register_at_fork(after_in_child=_free)

@@ -6,8 +6,13 @@ origin of a misplaced byte can be found. It imports only the standard library.
 
 import io
 import random
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
+from typing import Generic, TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 PAGE_BYTES = 1 << 16
 # The length of the excerpt that is searched for. A shorter one would match by chance.
@@ -135,3 +140,24 @@ class ReaderModel:
         if any(end > self.size and end > start for start, end in wanted):
             raise EOFError("a range leaves the object")
         return [self.data[start:end] for start, end in wanted]
+
+
+class Caught(Generic[E]):
+    """The error that a block of `raises` ended with."""
+
+    value: E
+
+
+@contextmanager
+def raises(kinds: type[E] | tuple[type[E], ...], *, match: str = "") -> Iterator[Caught[E]]:
+    """The block has to end with such an error, whose text matches; `AssertionError` where it ends without one."""
+    caught: Caught[E] = Caught()
+    try:
+        yield caught
+    except kinds as error:
+        if not re.search(match, str(error)):
+            raise AssertionError(f"{error!r} does not say {match!r}") from error
+        caught.value = error
+    else:
+        names = [kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,))]
+        raise AssertionError(f"no {' or '.join(names)} was raised")

@@ -361,7 +361,7 @@ async def delete_below(operator: Listed, prefix: str, *, keeps_directory: bool =
     # By themselves and last: some stores refuse to delete a directory together with its contents.
     if keeps_directory or not prefix:
         await removal.remove(sorted(inner - {""}))
-    elif inner or listing.has_marker is not False:
+    elif listing.has_marker is not False:
         await removal.remove([prefix])
     removal.check()
 

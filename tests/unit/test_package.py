@@ -10,6 +10,7 @@ import pytest
 from pyspark import cloudpickle
 
 import aioprefetch as ap
+from tests.probes.programs import run_program
 from tests.repository.source_tree import ROOT
 
 ROOMS = [
@@ -93,3 +94,25 @@ def test_a_room_that_a_function_refers_to_pickles_by_its_name(dump: Callable[[ob
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         ap.nonsense  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_an_import_on_windows_says_where_it_works() -> None:
+    """What Python has on POSIX alone is hidden; the sentence comes before any other failure."""
+    missing = ["fcntl", "resource", "pwd", "grp", "termios"]
+    shown = run_program(f"""
+import os, signal, socket, sys
+sys.modules |= dict.fromkeys({missing})
+for module, beginnings in (
+    (os, ("fork", "register_at", "pread", "pwrite", "readv", "writev", "getuid", "sysconf", "posix_", "O_CLO", "O_NOF",
+          "O_DIR", "O_NONB", "sendfile", "sched_", "fchmod", "statvfs", "killpg", "setsid")),
+    (signal, ("SIGKILL", "SIGHUP", "SIGUSR", "SIGPIPE", "SIGALRM", "SIGQUIT", "SIGCHLD")),
+    (socket, ("AF_UNIX", "MSG_", "SO_REUSEP", "TCP_")),
+):
+    for name in [name for name in dir(module) if name.startswith(beginnings)]:
+        delattr(module, name)
+try:
+    import aioprefetch
+except ImportError as error:
+    print(error)
+""")
+    assert shown.startswith("aioprefetch runs on Linux and macOS, and on Windows within WSL 2")

@@ -7,8 +7,8 @@ from typing import Any
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import ConditionNotMatch, InvalidArgument, NotFound, Unsupported
 from aioprefetch.operator.operator import Operator
-from aioprefetch.testing.conformance.suite import ConformanceSuite, checks, needs, raises
-from aioprefetch.testing.oracle import assert_same_bytes, content
+from aioprefetch.testing.conformance.suite import ConformanceSuite, checks, needs
+from aioprefetch.testing.oracle import assert_same_bytes, content, raises
 from aioprefetch.values import Entry, ListRequest, ReadRequest
 
 

@@ -14,15 +14,8 @@ from collections.abc import Awaitable, Callable
 
 from aioprefetch.errors import Error, InvalidPath, NotFound
 from aioprefetch.operator.operator import Operator
-from aioprefetch.testing.conformance.suite import (
-    ESCAPING_PATHS,
-    ConformanceSuite,
-    RecordingLayer,
-    checks,
-    needs,
-    raises,
-)
-from aioprefetch.testing.oracle import content
+from aioprefetch.testing.conformance.suite import ESCAPING_PATHS, ConformanceSuite, RecordingLayer, checks, needs
+from aioprefetch.testing.oracle import content, raises
 
 CALLS: dict[str, Callable[[Operator, str], Awaitable[object]]] = {
     "read": lambda operator, path: operator.read(path),

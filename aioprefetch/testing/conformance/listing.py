@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from aioprefetch.errors import NotFound
 from aioprefetch.operator.operator import Operator
-from aioprefetch.testing.conformance.suite import SPECIAL_KEYS, ConformanceSuite, checks, needs, raises
-from aioprefetch.testing.oracle import content
+from aioprefetch.testing.conformance.suite import SPECIAL_KEYS, ConformanceSuite, checks, needs
+from aioprefetch.testing.oracle import content, raises
 from aioprefetch.values import Entry, ListRequest
 
 

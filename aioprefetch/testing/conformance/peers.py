@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, InvalidArgument, ObjectChanged, Unsupported
 from aioprefetch.operator.operator import Operator
-from aioprefetch.testing.conformance.suite import ConformanceSuite, checks, needs, raises
-from aioprefetch.testing.oracle import assert_same_bytes, content
+from aioprefetch.testing.conformance.suite import ConformanceSuite, checks, needs
+from aioprefetch.testing.oracle import assert_same_bytes, content, raises
 from aioprefetch.values import CompleteUploadRequest, PartRequest, PresignMethod, WriteRequest
 
 

@@ -23,9 +23,8 @@ from aioprefetch.testing.conformance.suite import (
     RecordingLayer,
     checks,
     needs,
-    raises,
 )
-from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes, content
+from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes, content, raises
 
 SIZE = 10_000
 

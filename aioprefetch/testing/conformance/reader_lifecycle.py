@@ -5,8 +5,8 @@ import contextlib
 
 from aioprefetch.errors import Closed, NotFound, ObjectChanged
 from aioprefetch.operator.operator import Operator
-from aioprefetch.testing.conformance.suite import ConformanceSuite, GateLayer, RecordingLayer, checks, needs, raises
-from aioprefetch.testing.oracle import assert_same_bytes, content
+from aioprefetch.testing.conformance.suite import ConformanceSuite, GateLayer, RecordingLayer, checks, needs
+from aioprefetch.testing.oracle import assert_same_bytes, content, raises
 
 KIB = 1024
 SIZE = 64 * KIB

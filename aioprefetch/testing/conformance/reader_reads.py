@@ -13,15 +13,8 @@ from typing import Any
 
 from aioprefetch.errors import Closed, InvalidRange, InvalidType, NotFound, SizeUnknown, Unavailable
 from aioprefetch.operator.operator import Operator
-from aioprefetch.testing.conformance.suite import (
-    ConformanceSuite,
-    FailingLayer,
-    GateLayer,
-    RecordingLayer,
-    checks,
-    raises,
-)
-from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes, content
+from aioprefetch.testing.conformance.suite import ConformanceSuite, FailingLayer, GateLayer, RecordingLayer, checks
+from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes, content, raises
 
 KIB = 1024
 SIZE = 64 * KIB
@@ -331,7 +324,7 @@ FAR_APART = [(0, 100), (30_000, 30_100), (60_000, 60_100)]
 class VectoredChecks(ConformanceSuite):
     """Tests of several ranges in one call."""
 
-    async def _compare(self, operator: Operator, ranges: list[tuple[int, int]]) -> None:
+    async def _read_and_compare(self, operator: Operator, ranges: list[tuple[int, int]]) -> None:
         """Read through both calls, with known and unknown size, and compare with the model."""
         expected = ReaderModel(content(SIZE)).read_ranges(ranges)
         for size in (None, SIZE):
@@ -350,13 +343,13 @@ class VectoredChecks(ConformanceSuite):
     async def test_vectored_reads_of_all_shapes(self, operator: Operator) -> None:
         """Adjacent, unsorted, overlapping, identical and empty ranges are right."""
         await self.put_directly("k", content(SIZE))
-        await self._compare(operator, [(100 * n, 100 * n + 100) for n in range(10)])
-        await self._compare(operator, [(50_000, 50_010), (10, 20), (30_000, 40_000)])
-        await self._compare(operator, [(0, 100), (50, 150), (0, 100), (99, 101)])
-        await self._compare(operator, [(5, 5), (SIZE, SIZE), (0, 0), (3, 4)])
+        await self._read_and_compare(operator, [(100 * n, 100 * n + 100) for n in range(10)])
+        await self._read_and_compare(operator, [(50_000, 50_010), (10, 20), (30_000, 40_000)])
+        await self._read_and_compare(operator, [(0, 100), (50, 150), (0, 100), (99, 101)])
+        await self._read_and_compare(operator, [(5, 5), (SIZE, SIZE), (0, 0), (3, 4)])
         chance = random.Random(21)
         starts = [chance.randrange(SIZE) for _ in range(25)]
-        await self._compare(operator, [(start, min(SIZE, start + chance.randrange(3000))) for start in starts])
+        await self._read_and_compare(operator, [(start, min(SIZE, start + chance.randrange(3000))) for start in starts])
 
     @checks("s3a:V06", "s3a:V07", "s3a:V09", "opendal:R12")
     async def test_vectored_invalid_ranges(self, operator: Operator) -> None:

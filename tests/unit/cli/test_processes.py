@@ -22,12 +22,12 @@ from tests.repository.source_tree import ROOT
 BUSY_MACHINE_SECONDS_MAX = 5.0
 
 
-def start(*arguments: str) -> "subprocess.Popen[bytes]":
-    """A process of the command line."""
+def start(*arguments: str, **variables: str) -> "subprocess.Popen[bytes]":
+    """A process of the command line, with variables of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "aioprefetch", *arguments],
         cwd=ROOT,
-        env={name: value for name, value in os.environ.items() if not name.startswith("AIOPREFETCH_")},
+        env={name: value for name, value in os.environ.items() if not name.startswith("AIOPREFETCH_")} | variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -17,6 +17,7 @@ from aioprefetch.services.memory import Memory
 from aioprefetch.values import ListPage, ListRequest, WriteRequest
 from aioprefetch.verbs.listing import Lister
 from tests.profile import each_of
+from tests.stores.faulty_bucket import FaultyBucket
 
 
 def matches(glob: str, path: str) -> bool:
@@ -177,6 +178,18 @@ async def test_deleting_what_is_not_there_is_no_error_whatever_its_name(prefix: 
         for _ in range(2):
             await operator.delete_all(prefix)
             assert [entry.path async for entry in operator.list(recursive=True)] == ["ab/x"]
+
+
+async def test_a_directory_that_no_key_stands_for_is_not_deleted() -> None:
+    """Some servers of S3 refuse keys that end with a slash; the marker of another directory goes with it."""
+    async with FaultyBucket() as bucket, bucket.operator() as op:
+        for key in ("d/a", "d/b/c", "marked/", "marked/a"):
+            bucket.put(key, b"")
+        bucket.calls.clear()
+        await op.delete_all("d/")
+        assert not any(call.key == "d/" or b"<Key>d/</Key>" in call.body for call in bucket.calls)
+        await op.delete_all("marked/")
+        assert bucket.objects == {}
 
 
 async def test_a_store_that_goes_round_in_circles_is_stopped() -> None:
