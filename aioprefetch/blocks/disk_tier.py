@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -101,7 +100,6 @@ class DiskTier:
         self.claims.written = self.writer.names
         self._runtime = runtime
         self._tenant = options.tenant
-        self._identities: weakref.WeakKeyDictionary[BlockFile, BlockIdentity] = weakref.WeakKeyDictionary()
         self._loop_scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._scratch: list[memoryview] = []
         self._touch_seconds = touch_seconds
@@ -140,14 +138,14 @@ class DiskTier:
 
     def _identity(self, file: BlockFile) -> BlockIdentity | None:
         """The identity of a file's blocks on the disk, ``None`` for a file without a strong version."""
-        identity = self._identities.get(file)
-        if identity is not None and identity.size == file.size:
+        identity = file.on_disk
+        if isinstance(identity, BlockIdentity) and identity.size == file.size:
             return identity
         if len(file.version) != 2 or not isinstance(file.name, tuple):
             return None
         version, etag = file.version
         identity = BlockIdentity(self._tenant, file.name, version, etag, file.size, file.grid.block_bytes)
-        self._identities[file] = identity
+        file.on_disk = identity
         return identity
 
     def held(self, file: BlockFile, *, looks_max: int) -> list[Range]:
@@ -173,12 +171,12 @@ class DiskTier:
         if identity is None or self.calls.is_off:
             return gaps
         self._look_when_due()
-        return gaps if len(self.cache) == 0 else [piece for gap in gaps for piece in self._cut(file, identity, *gap)]
+        index, (start, end) = file.grid.index, gaps[0]
+        if len(self.cache) == 0 or (len(gaps) == 1 and index(start) == index(end - 1)):
+            return gaps
+        return [piece for gap in gaps for piece in self._cut(file, identity, *gap)]
 
     def _cut(self, file: BlockFile, identity: BlockIdentity, start: int, end: int) -> Iterable[Range]:
-        if end <= file.grid.bounds(file.grid.index(start))[1]:
-            yield start, end
-            return
         before: bool | None = None
         begin = start
         for index in file.grid.indices(start, end):

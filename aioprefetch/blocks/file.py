@@ -153,6 +153,7 @@ class BlockFile:
         self.name = name
         self.version = version
         self.label = ""
+        self.on_disk: object = None  # What the disk tier knows of it.
         self.size = size
         self.grid = BlockGrid(size, block_bytes)
         self.blocks: dict[int, Block] = {}

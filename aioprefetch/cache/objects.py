@@ -100,12 +100,10 @@ class CacheCalls(GuardedCalls):
         One that waits for nothing ends here. One that does not end in time, not even by a cancellation, is left behind:
         it must work on memory of its own; ``dispose`` gets a result that comes too late.
         """
-
-        async def made() -> T:
-            return await call(self._source.accessor())
-
         try:
-            result = await self.run(f"cache {what}", made, self.timeout_seconds, dispose=dispose)
+            result = await self.run(
+                f"cache {what}", lambda: call(self._source.accessor()), self.timeout_seconds, dispose=dispose
+            )
         except Exception as error:
             # One that concerns a single entry says nothing of the store.
             self.failed(what, error, "entry" if what == "read" and isinstance(error, BadEntry) else "count")
