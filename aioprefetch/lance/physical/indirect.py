@@ -66,7 +66,7 @@ class DictionaryScheduler(Direct):
     """
 
     indices: Value
-    items: PartScheduler[PhysicalPageDecoder | EncodedPage]  # all are wanted
+    items: PartScheduler[PhysicalPageDecoder | EncodedPage]  # all of which are wanted
     assemble: Assemble
     is_text: bool
     offset_width: int = 4
@@ -88,7 +88,7 @@ class DictionaryScheduler(Direct):
 
 
 def _numbers(indices: ValueRows, skip: int, rows: int) -> npt.NDArray[np.unsignedinteger]:
-    """Indices as unsigned numbers: a negative index becomes larger than every dictionary."""
+    """Indices as unsigned numbers: a negative index becomes one that exceeds every dictionary."""
     part = indices.slice(skip, rows)[0]
     assert part is not None
     return part.view(f"<u{indices.width}")
@@ -224,7 +224,7 @@ class BlobDescriptors(Direct):
 
 @dataclass(frozen=True, slots=True)
 class BlobGroup(Direct):
-    """Scheduler of a group of values that are all wanted."""
+    """Scheduler of a group of values, all of which are wanted."""
 
     positions: Numbers
     sizes: Numbers

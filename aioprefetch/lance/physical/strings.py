@@ -80,7 +80,7 @@ class StoredEnds(Direct):
         return ends, RowRanges.one(start, ends.bounds(0, ranges.rows)[1])
 
     def _many(self, ranges: RowRanges, values: Numbers) -> tuple[Ends, RowRanges]:
-        has_before = ranges.starts > 0  # True for all ranges except from row 0 on.
+        has_before = ranges.starts > 0  # True for all ranges except one that starts at row 0.
         sizes = ranges.lengths + has_before
         firsts = np.cumsum(sizes) - sizes
         is_null = values >= np.uint64(self.adjustment)
@@ -187,7 +187,7 @@ _FSST_GROWTH = 3
 class BinaryScheduler:
     """Scheduler of strings with their ``ends`` and their bytes in ``content``.
 
-    ``offset_width`` is the Arrow type's, 4 or 8 bytes. ``symbol_table`` is set if the bytes are FSST codes.
+    ``offset_width`` is that of the Arrow type, 4 or 8 bytes. ``symbol_table`` is set if the bytes are FSST codes.
     """
 
     ends: StoredEnds
@@ -262,7 +262,7 @@ class BinaryRows:
         check_offsets(capacities[2].size, self.offset_width)
 
     def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
-        """Write the rows. Offsets continue from earlier pages."""
+        """Write the rows. Offsets continue those of earlier pages."""
         validity, offsets, content = targets
         assert offsets is not None
         assert content is not None
@@ -394,7 +394,7 @@ class TextRows:
         check_offsets(capacities[2].size, self.offset_width)
 
     def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
-        """Write the rows. Offsets continue from earlier pages."""
+        """Write the rows. Offsets continue those of earlier pages."""
         validity, offsets, content = targets
         assert offsets is not None
         assert content is not None
@@ -421,7 +421,7 @@ class TextRows:
 
 
 def new_offsets(rows: int, width: int) -> npt.NDArray[Any]:
-    """Memory for ``rows + 1`` offsets; the first is 0."""
+    """Memory for ``rows + 1`` offsets, the first of which is 0."""
     memory = allocate((rows + 1) * width)
     offsets: npt.NDArray[Any] = memory.view(np.int32) if width == 4 else memory.view(np.int64)
     offsets[0] = 0

@@ -288,7 +288,7 @@ class FixedSizeListScheduler:
 
 @dataclass(frozen=True, slots=True)
 class FixedSizeListRows:
-    """Loaded lists without validity. Their output buffers are the items'."""
+    """Loaded lists without validity. Their output buffers are those of the items."""
 
     items: PhysicalPageDecoder
     rows: int

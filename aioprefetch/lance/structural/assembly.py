@@ -182,7 +182,7 @@ class _ZeroBits(_Fixed):
 
 
 class _Offsets:
-    """Offsets of texts, numbers of ``width`` bytes that continue from the page before; a row has ``per_row``."""
+    """Offsets of texts, numbers of ``width`` bytes that continue those of the page before; a row has ``per_row``."""
 
     def __init__(self, offsets: Positions, width: int, per_row: int) -> None:
         self._offsets = offsets
@@ -235,7 +235,7 @@ _RowBuffer = _Bits | _ZeroBits | _Bytes | _Zeros | _Offsets | _Text
 class LeafRows:
     """``PhysicalPageDecoder`` of decoded values and their validity, of Arrow type ``kind``.
 
-    Its buffers are as in ``output.layout(kind)``, for a dictionary type as for its indices. ``UntrustedMetadata``
+    Its buffers are those of ``output.layout(kind)``, for a dictionary type those of its indices. ``UntrustedMetadata``
     if the values are not of that type.
     """
 
@@ -331,7 +331,7 @@ def _add_lists(parts: list[_RowBuffer], kind: pa.DataType, values: Values, per_r
 
 
 def _has_values(kind: pa.DataType) -> bool:
-    """Whether rows of the type hold values: not with the null type, nor for a struct without fields."""
+    """Whether rows of the type hold values: not those of the null type, nor of a struct without fields."""
     return not pa.types.is_null(kind) and not (pa.types.is_struct(kind) and not kind.num_fields)
 
 
