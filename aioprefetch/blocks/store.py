@@ -38,9 +38,8 @@ class BlockStore:
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        # Readers of one version, in blocks of one size, share a file; the newest is for readers that name no version.
-        self.files: dict[Hashable, BlockFile] = {}
-        self._newest: dict[Hashable, BlockFile] = {}
+        self.files: dict[Hashable, BlockFile] = {}  # Readers of one version, in blocks of one size, share a file.
+        self._newest: dict[Hashable, BlockFile] = {}  # For readers that name no version.
         # Weakly, so that a reader that was dropped without closing does not count for ever.
         self.readers: set[ref[ReaderPosition]] = set()
         self.tick = 0  # Counts uses, so that blocks can be ordered by their last one without a clock.

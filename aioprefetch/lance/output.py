@@ -1,7 +1,7 @@
 """The output of a scan: rows of several pages become one Arrow array, and arrays a record batch.
 
 Rows of a single page become slices of its memory. For rows of several pages the buffers are allocated once, and each
-page is decoded into its part: bitmaps from any bit on, offsets of strings continue from the page before. The
+page is decoded into its part: bitmaps from any bit on, offsets of strings that continue those of the page before. The
 only concatenated arrays are:
 
 * the values of dictionaries, where a batch of a ``dictionary`` type spans pages whose dictionaries differ; the indices

@@ -86,7 +86,7 @@ async def copy(
     glob
         A pattern for what is below the directory ``src``: ``*.csv``, ``**/*.parquet``.
     include
-        Patterns for what is below ``src``, at least one has to match. Without ``/`` one matches the last part of a
+        Patterns for what is below ``src``; at least one has to match. Without ``/`` one matches the last part of a
         name (``*.csv``), others the whole (``logs/**``; ``logs/`` is all that is below it).
     exclude
         Such patterns; none may match. ``delete_extra`` leaves what is not picked.

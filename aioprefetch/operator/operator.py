@@ -139,7 +139,7 @@ class Operator(AsyncClosing):
     def from_uri(cls, uri: str | os.PathLike[str], **options: Unpack[UriOptions]) -> Operator:
         """An Operator for ``s3://bucket/prefix`` (also ``s3a://``), ``file:///root``, ``memory://name``, ``https://…``.
 
-        A ``pathlib.Path`` is a local directory. Options belong to the service and to the constructor; missing ones
+        A ``pathlib.Path`` is a local directory. Options are the service's and the constructor's; missing ones
         come from ``AIOPREFETCH_*`` variables. ``ConfigInvalid`` names an unknown scheme, option or value.
         """
         return configured(uri, options, lambda service, others: cls(service, **others))

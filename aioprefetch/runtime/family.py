@@ -34,7 +34,7 @@ RUNTIMES_MAX = 8
 
 
 class KeptRuntimes:
-    """The runtimes of this process, of any loop, in the order in which they were left."""
+    """Kept runtimes of this process, of any loop, the first left in front. Each may be used again meanwhile."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

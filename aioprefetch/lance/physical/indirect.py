@@ -65,7 +65,7 @@ class DictionaryScheduler(Direct):
     """
 
     indices: Value
-    items: PartScheduler[PhysicalPageDecoder | EncodedPage]  # all are wanted
+    items: PartScheduler[PhysicalPageDecoder | EncodedPage]  # all of which are wanted
     assemble: Assemble
     is_text: bool
     offset_width: int = 4
@@ -201,7 +201,7 @@ class BlobDescriptors(Direct):
 
 @dataclass(frozen=True, slots=True)
 class BlobGroup(Direct):
-    """Scheduler of a group of values that are all wanted."""
+    """Scheduler of a group of values, all of which are wanted."""
 
     positions: Numbers
     sizes: Numbers

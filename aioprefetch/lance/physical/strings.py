@@ -77,7 +77,7 @@ class StoredEnds(Direct):
         return ends, RowRanges.one(start, ends.bounds(0, ranges.rows)[1])
 
     def _many(self, ranges: RowRanges, values: Numbers) -> tuple[Ends, RowRanges]:
-        has_before = ranges.starts > 0  # True for all ranges except from row 0 on.
+        has_before = ranges.starts > 0  # True for all ranges except one that starts at row 0.
         sizes = ranges.lengths + has_before
         firsts = np.cumsum(sizes) - sizes
         is_null = values >= np.uint64(self.adjustment)
@@ -184,7 +184,7 @@ _FSST_GROWTH = 3
 class BinaryScheduler:
     """Scheduler of strings with their ``ends`` and their bytes in ``content``.
 
-    ``offset_width`` is the Arrow type's, 4 or 8 bytes. ``symbol_table`` is set if the bytes are FSST codes.
+    ``offset_width`` is that of the Arrow type, 4 or 8 bytes. ``symbol_table`` is set if the bytes are FSST codes.
     """
 
     ends: StoredEnds
