@@ -2,8 +2,8 @@
 
 import click
 
+from aioprefetch.cli import HELP_COLUMNS_MAX
 from aioprefetch.cli.app import app
-from aioprefetch.cli.places import HELP_COLUMNS_MAX
 from tests.repository.source_tree import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "cli.md"
