@@ -57,8 +57,16 @@ def entering() -> Context | None:
 
 def line() -> str:
     """The line that the running code is for, as ``FILE:LINE``; empty where it is not known."""
+    carried, running = _carried.get(), None
+    if asyncio._get_running_loop() is not None and (task := asyncio.current_task()) is not None:
+        running = task.get_coro()
+        code = getattr(running, "cr_code", None)
+        if carried and code is not None and _kinds.get(code.co_filename) is _SKIPPED:
+            return carried  # A task of ours: the program is not on its stack, and a walk costs microseconds.
     found, beyond_loop, installed = _line_in(sys._getframe())
-    return found or _line_of_task() or _carried.get() or beyond_loop or _line_elsewhere() or installed
+    origin = getattr(running, "cr_origin", None) or ()
+    made = (f"{file}:{number}" for file, number, _ in origin if _kind(file) is _PROGRAM)
+    return found or next(made, carried) or beyond_loop or _line_elsewhere() or installed
 
 
 def _line_in(frame: FrameType | None) -> tuple[str, str, str]:
@@ -76,14 +84,6 @@ def _line_in(frame: FrameType | None) -> tuple[str, str, str]:
             installed = f"{code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return "", "", installed
-
-
-def _line_of_task() -> str:
-    """The line of the program that made the coroutine of the running task."""
-    if asyncio._get_running_loop() is None or (task := asyncio.current_task()) is None:
-        return ""
-    origin = getattr(task.get_coro(), "cr_origin", None) or ()
-    return next((f"{file}:{number}" for file, number, _ in origin if _kind(file) is _PROGRAM), "")
 
 
 def _line_elsewhere() -> str:
