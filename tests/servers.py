@@ -159,7 +159,7 @@ def row_of(name: str) -> tuple[str, bool]:
         name,
         version,
         f"{datetime.now(UTC):%Y-%m-%d}",
-        counts["passed"],
+        counts["ok"],
         counts["failed"],
         counts["skipped"],
         what,

@@ -32,6 +32,7 @@ from botocore.exceptions import ClientError
 from aioprefetch.errors import NotFound
 
 START_SECONDS_MAX = 60.0
+POLL_SECONDS = 0.1
 BUCKET = "conformance"
 # Azurite's account is the same on every machine, and so is its key.
 AZURE_ACCOUNT = "devstoreaccount1"
@@ -284,7 +285,7 @@ def _wait_for(port: int, log: Path) -> None:
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError), contextlib.closing(socket.create_connection(("127.0.0.1", port))):
             return
-        time.sleep(0.1)
+        time.sleep(POLL_SECONDS)
     raise RuntimeError(f"nothing listens on {port} after {START_SECONDS_MAX:g} s:\n{log.read_text('utf-8')[-2000:]}")
 
 
