@@ -282,7 +282,7 @@ class Operator(AsyncClosing):
         if request is None:
             return 0
         accessor, runtime = self._connect()
-        accessor = served(accessor, runtime)
+        accessor = served(accessor, runtime) if runtime.events.wants_reads else accessor
         if request.first_bytes is None:
             await accessor.read(request, sink := BufferSink(target))
             return sink.received

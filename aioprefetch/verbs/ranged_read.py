@@ -231,7 +231,7 @@ class ParallelRead(CollectSink):
 
 def collecting(accessor: Accessor, runtime: Runtime, request: ReadRequest) -> tuple[CollectSink, Awaitable[object]]:
     """The sink of a read of any length, and the read: a coroutine around it would be one more that each wait passes."""
-    accessor = served(accessor, runtime)
+    accessor = served(accessor, runtime) if runtime.events.wants_reads else accessor
     if request.first_bytes is None:
         sink = CollectSink(runtime.budget)
         return sink, accessor.read(request, sink)
