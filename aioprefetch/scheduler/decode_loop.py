@@ -133,7 +133,7 @@ class DecodeLoop:
         """``close``, and wait for the batches that threads are at: they may still read pages."""
         self.close()
         if self._still_decoding:
-            await asyncio.wait(self._still_decoding)
+            await asyncio.wait(tuple(self._still_decoding))
 
     def close(self) -> None:
         """Stop both loops and release every page. Needs no response; may be called twice.
@@ -157,6 +157,8 @@ class DecodeLoop:
             left -= 1
             if left > 0:
                 return
+            # The tracebacks of their errors hold this loop.
+            self._still_decoding = [batch for batch in self._still_decoding if batch not in running]
             for entry in decoding:
                 if not entry.batch.cancelled():
                     entry.batch.exception()  # Retrieve it: asyncio would log it otherwise.

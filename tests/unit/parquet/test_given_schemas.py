@@ -79,7 +79,7 @@ async def test_what_a_required_field_may_have() -> None:
 def test_a_file_that_comes_later_lacks_a_column_that_was_not_null(tmp_path: Any) -> None:
     both = pa.table({"a": [1], "b": [2]}, schema=pa.schema([required("a", pa.int64()), required("b", pa.int64())]))
     (tmp_path / "1.parquet").write_bytes(written(both))
-    frame = ap.polars.scan_parquet(f"file://{tmp_path}/")
+    frame = ap.polars.scan_parquet(f"file://{tmp_path}/", missing_columns="insert")
     (tmp_path / "2.parquet").write_bytes(written(both.select(["a"])))
     assert frame.collect().equals(pl.DataFrame({"a": [1, 1], "b": [2, None]}))
 

@@ -16,7 +16,7 @@ OBJECTS = 40
 DATA = bytes(range(256)) * 8
 
 # Python calls of a reader over a service in memory; the layers make about thirty of them, a turn of the loop twenty.
-CALLS_MAX = 201
+CALLS_MAX = 203
 # What stays of a closed reader is a resident block: these objects, which each full collection looks at, one of them a
 # dictionary that the collector looks at from Python 3.14 on.
 HELD_MAX = 14.0
