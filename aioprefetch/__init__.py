@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from aioprefetch import trace as trace
     from aioprefetch import zarr as zarr
     from aioprefetch.operator.copying import copy as copy
+    from aioprefetch.parquet.dataset.catalog import ScanFile as ScanFile
     from aioprefetch.path import Path as Path
     from aioprefetch.reader import RangeReader as RangeReader
     from aioprefetch.scan import BatchScan as BatchScan
@@ -65,6 +66,7 @@ _CLASSES = {
     "BatchScan": "scan",
     "Path": "path",
     "RangeReader": "reader",
+    "ScanFile": "parquet.dataset.catalog",
     "copy": "operator.copying",
     **dict.fromkeys(("CopyFailure", "CopyProgress", "CopyReport", "CopyStep"), "verbs.progress"),
 }
@@ -87,6 +89,7 @@ __all__ = [
     "ReadHead",
     "ReadReply",
     "ReadRequest",
+    "ScanFile",
     "Service",
     "ServiceInfo",
     "StatisticsSnapshot",

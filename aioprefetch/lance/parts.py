@@ -33,7 +33,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import ByteCount, Range
 from aioprefetch.row_ranges import RowNumbers, RowSelection, row_numbers, select_rows
 from aioprefetch.scan import Prepare, column_names, io_options, row_range
-from aioprefetch.scheduler.io_service import IoService, ScanFile
+from aioprefetch.scheduler.io_service import IoService, ScannedFile
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PreparedScan, RootDecoder, ScanPart
 from aioprefetch.verbs.arguments import Arguments
 
@@ -79,7 +79,7 @@ class TablePart:
         decoders = {index: decoder for index, (_, decoder) in self.computed.items()}
         io: PageIo | None = None
         for file in self.files:
-            io = ScanFile(service, file.file.pinned, rank=self.rank)
+            io = ScannedFile(service, file.file.pinned, rank=self.rank)
             for index, (column, decoder) in file.columns.items():
                 bound[index], decoders[index] = BoundColumn(column, io), decoder
         columns = [bound[index] for index in sorted(bound)]

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,7 +32,7 @@ from aioprefetch.parquet.chunks import resolve_columns
 from aioprefetch.parquet.decoded_values import check_cast
 from aioprefetch.parquet.footer import Footer
 from aioprefetch.parquet.row_groups import read_schema
-from aioprefetch.row_ranges import RowRanges
+from aioprefetch.row_ranges import RowNumbers, RowRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +397,7 @@ class FileBatches:
     """Makes batches of the dataset from the batches of one file.
 
     ``columns`` are to be read of it; ``values`` are those of its path. Unless ``fills``, a column that it lacks is an
-    error. The column ``row_index`` has the numbers of the file's rows.
+    error. The column ``row_index`` has the numbers of the file's rows; those ``dropped`` (ascending) are left out.
     """
 
     def __init__(
@@ -408,6 +409,7 @@ class FileBatches:
         is_filtered: bool,
         fills: bool = True,
         row_index: str | None = None,
+        dropped: RowNumbers | None = None,
     ) -> None:
         self._target = target
         self._footer = footer
@@ -419,6 +421,8 @@ class FileBatches:
         self.columns: list[str] = list(dict.fromkeys([*self._present, *filtered]))
         self._projection: Projection | None = None
         self._row_index = row_index
+        self._dropped = dropped
+        self._numbered = row_index or _unused_name(footer.schema.names)
         self._rows = RowRanges.of([])
         known = {*self._present, *filtered, row_index, *(name for name, value in values.items() if value.is_valid)}
         names = [*target.names, *self._filter_schema.names]
@@ -437,9 +441,13 @@ class FileBatches:
     def finish(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch | None:
         """The batch of the dataset from one that was read, ``first_row`` of the plan on; ``None`` if no row matches."""
         assert self._projection is not None
-        if self._row_index is not None:
+        if self._row_index is not None or self._dropped is not None:
             numbers = self._rows.rows_between(first_row, first_row + batch.num_rows)
-            batch = batch.append_column(self._row_index, pa.array(numbers, pa.int64()))
+            batch = batch.append_column(self._numbered, pa.array(numbers, pa.int64()))
+            if self._dropped is not None:
+                places = np.searchsorted(self._dropped, numbers)
+                is_left = np.append(self._dropped, -1)[places] != numbers
+                batch = kept_rows(batch, pa.array(is_left), path=self._footer.path)
         if self._expression is not None:
             batch = kept_rows(batch, self._matching(batch, self._expression), path=self._footer.path)
             if not batch.num_rows:
@@ -487,6 +495,13 @@ class FileBatches:
 
     def _unfit(self, name: str, why: str) -> Unsupported:
         return Unsupported(f"column {name!r}{why}", operation="scan", path=self._footer.path)
+
+
+def _unused_name(names: Sequence[str]) -> str:
+    name = "row"
+    while name in names:
+        name += "_"
+    return name
 
 
 def columns_alike(footer: Footer, schema: pa.Schema) -> set[str]:

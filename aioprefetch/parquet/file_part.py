@@ -20,7 +20,7 @@ from aioprefetch.parquet.page_metadata import UNCOMPRESSED, LargePages, PageOpti
 from aioprefetch.parquet.paged_leaf import FooterParts, PagedField, PagedLeaf, can_be_merged
 from aioprefetch.parquet.row_groups import ColumnSource, LeafScheduler, Unit, Window, WindowsDecoder, has_dictionaries
 from aioprefetch.ranges import joined
-from aioprefetch.scheduler.io_service import IoService, ScanFile
+from aioprefetch.scheduler.io_service import IoService, ScannedFile
 from aioprefetch.scheduler.pages import ScanPart
 
 # Neighbouring chunks of a row group are submitted together as long as they have no more bytes than this.
@@ -287,7 +287,7 @@ def file_part(
             is_memory_short=limits.is_short,
             on_close=on_close,
         ),
-        io=ScanFile(
+        io=ScannedFile(
             service,
             footer.pinned,
             rank=rank,

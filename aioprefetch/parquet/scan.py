@@ -19,7 +19,8 @@ from aioprefetch.operator.shared import checked_operator
 from aioprefetch.parquet.byte_plan import Plan, PlanLimits, plans_html
 from aioprefetch.parquet.columns import Projection
 from aioprefetch.parquet.dataset.ahead import in_order
-from aioprefetch.parquet.dataset.files import DatasetFile, checked_source, files_instead, find_files
+from aioprefetch.parquet.dataset.catalog import CatalogFile, ScanFile, catalog_files
+from aioprefetch.parquet.dataset.files import DatasetFile, Source, checked_source, files_instead, find_files
 from aioprefetch.parquet.dataset.scan import (
     DatasetRequest,
     checked_choice,
@@ -46,8 +47,9 @@ TABLE_BATCH_BYTES = 256 << 20
 
 def scan(
     operator: Operator,
-    path: str | Sequence[str],
+    path: str | Sequence[str] | None = None,
     *,
+    files: Iterable[ScanFile] | None = None,
     columns: Iterable[str] | Mapping[str, str | pc.Expression] | None = None,
     row_groups: Iterable[int] | None = None,
     rows: Sequence[int] | Iterable[Sequence[int]] | None = None,
@@ -83,7 +85,7 @@ def scan(
     ``filters``, but for INT96 timestamps (``int96_unit``).
 
     ``row_groups``, ``footer``, ``size``, ``version`` and ``if_match`` are for one file. ``rows`` count through all
-    files that the filters on partitions leave.
+    files of ``path`` that the filters on partitions leave.
 
     Raises ``InvalidArgument`` at once for invalid options, and for the footer of another path. The first
     batch raises ``NotFound``, ``InvalidArgument`` for columns, row groups, rows and filters that do not go with the
@@ -99,6 +101,9 @@ def scan(
         ``_`` or ``.``, but for partitions such as ``_c0=5``. ``*``, ``?`` and ``[`` make a glob: ``[*]``, ``[?]`` and
         ``[[]`` are the characters themselves, and ``glob.escape(path)`` of the standard library is the path as it
         stands, for which nothing is listed.
+    files
+        In place of ``path``: files of a catalog, each a ``ScanFile`` with its partition values and the rows that are
+        left. Their order is that of the result.
     columns
         Names, in the order of the result. ``"a.b"`` is field ``b`` of struct ``a``, and comes as a column ``b``. An
         empty list gives batches with rows and no columns, for which no data is requested. A mapping gives new names,
@@ -174,7 +179,7 @@ def scan(
         ``"ns"`` from 1677 to 2262; a value that the unit does not hold is ``Unsupported``. ``None``: ``"us"``, but
         ``"ns"``, as in pyarrow, of a file whose writer stored an Arrow schema.
     """
-    source = checked_source(path)
+    source, listed = _source_of(path, files, rows, schema)
     name = str(source)
     options = batch_options(batch_rows, batch_bytes, readahead, limit, path=name)
     added = added_columns(include_file_paths, row_index_name, path=name)
@@ -182,7 +187,7 @@ def scan(
     filters_rows = Arguments("scan", name).flag("filter_rows", filter_rows)
     arguments = scan_arguments(
         name, columns=columns, row_groups=row_groups, rows=rows, filters=filters, filters_rows=filters_rows
-    ).limited(options.limit)
+    ).limited(options.limit if listed is None else None)
     request = DatasetRequest(
         source=source,
         arguments=arguments,
@@ -203,6 +208,7 @@ def scan(
         ignores_extra=checked_choice("extra_columns", extra_columns, "ignore", "error", path=name) != "error",
         path_column=include_file_paths,
         row_index=row_index_name,
+        files=listed,
     )
     size = None if size is None else at_least(0, size, "size", operation="scan", path=name)
     one = _OneFile(name, arguments.row_groups, _checked_footer(footer, name), size, version, if_match)
@@ -226,6 +232,24 @@ def _batch_scan(
     return BatchScan(operator, prepare, path=one.path, options=options)
 
 
+def _source_of(
+    path: object, files: object, rows: object, schema: pa.Schema | None
+) -> tuple[Source, list[CatalogFile] | None]:
+    """Paths, or the files of a catalog. ``ConfigInvalid`` for both, and for neither."""
+    if (path is None) == (files is None):
+        raise ConfigInvalid("either path or files= says what is read", operation="scan")
+    if files is None:
+        return checked_source(path), None
+    if rows is not None:
+        raise ConfigInvalid(
+            "rows= count through files of a path; ScanFile(rows=) are those of a file", operation="scan"
+        )
+    source, listed = catalog_files(files)
+    if not listed and schema is None:
+        raise ConfigInvalid("files= is empty: schema= has the columns of a table without files", operation="scan")
+    return source, listed
+
+
 def added_columns(*names: object, path: str) -> list[str]:
     """The names of a caller for columns that files do not have. ``InvalidType`` for other than text, also if twice."""
     given = column_names([name for name in names if name is not None], path=path)
@@ -237,6 +261,7 @@ def added_columns(*names: object, path: str) -> list[str]:
 class ScanOptions(TypedDict, total=False):
     """The options of ``scan`` and ``read_table``; ``scan`` documents them."""
 
+    files: Iterable[ScanFile] | None
     columns: Iterable[str] | Mapping[str, str | pc.Expression] | None
     row_groups: Iterable[int] | None
     rows: Sequence[int] | Iterable[Sequence[int]] | None
@@ -267,7 +292,9 @@ class ScanOptions(TypedDict, total=False):
     int96_unit: Literal["us", "ns"] | None
 
 
-async def read_table(operator: Operator, path: str | Sequence[str], **options: Unpack[ScanOptions]) -> pa.Table:
+async def read_table(
+    operator: Operator, path: str | Sequence[str] | None = None, **options: Unpack[ScanOptions]
+) -> pa.Table:
     """The batches of ``scan`` with the same options as one table, equal to ``pyarrow.parquet.read_table``'s.
 
     Since the whole table will be in memory, its pages may take all memory of the runtime, and its chunks are larger

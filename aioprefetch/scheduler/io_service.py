@@ -204,7 +204,7 @@ class IoService:
 
     # --- calls of files and reads -------------------------------------------------------------------------
 
-    def submit(self, file: ScanFile, ranges: Sequence[Range], row: int, *, is_follow_up: bool) -> QueuedRead:
+    def submit(self, file: ScannedFile, ranges: Sequence[Range], row: int, *, is_follow_up: bool) -> QueuedRead:
         """Queue ranges of a file; see ``PageIo``."""
         if self.is_closed:
             raise _was_closed(file.pinned.path)
@@ -253,7 +253,7 @@ class IoService:
         self._drop(read.submission)
         del self._reads[read.submission]
         file = read.submission.file
-        assert isinstance(file, ScanFile)
+        assert isinstance(file, ScannedFile)
         if file.memory is not None:
             for start, end in read.resident:
                 file.memory.discard(start, end)
@@ -288,7 +288,7 @@ class IoService:
 
     def _start(self, taken: TakenRead) -> None:
         file = taken.file
-        assert isinstance(file, ScanFile)
+        assert isinstance(file, ScannedFile)
         self.memory.take(taken.size)
         counters = self.runtime.counters
         counters["scan_budget_overdrafts"] += taken.is_overdraft
@@ -348,7 +348,7 @@ class IoService:
                 self._publish_served(taken.file, ranges, tier, waited)
 
     def _publish_served(self, file: QueuedFile, ranges: Iterable[Range], tier: str, waited: float | None) -> None:
-        assert isinstance(file, ScanFile)
+        assert isinstance(file, ScannedFile)
         for start, end in joined(ranges):
             self.runtime.events.publish_served(file.pinned.path, start, end, tier, waited)
             waited = None  # The wait was for all of them.
@@ -358,7 +358,7 @@ class IoService:
         self.memory.give_back(taken.size)
 
 
-class ScanFile(QueuedFile):
+class ScannedFile(QueuedFile):
     """A file of a scan: the ``PageIo`` that its column schedulers get.
 
     All rows of a file with a smaller ``rank`` are needed before this one's. Bytes are received into ``memory``

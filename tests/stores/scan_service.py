@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aioprefetch.ranges import Range
-from aioprefetch.scheduler.io_service import IoService, ScanFile
+from aioprefetch.scheduler.io_service import IoService, ScannedFile
 from aioprefetch.scheduler.pages import PendingRead
 from aioprefetch.scheduler.pending_read import FileMemory
 from aioprefetch.scheduler.pinned_file import PinnedFile
@@ -22,7 +22,7 @@ class Scene:
     bench: Bench
     pinned: PinnedFile
     service: IoService
-    io: ScanFile
+    io: ScannedFile
 
     @property
     def used(self) -> int:
@@ -63,7 +63,7 @@ async def scene(
         b.gate.open = is_open
         before = b.runtime.budget.used_bytes
         service = IoService(b.operator.accessor(), b.runtime, **options)
-        yield Scene(b, pinned, service, ScanFile(service, pinned, memory=memory))
+        yield Scene(b, pinned, service, ScannedFile(service, pinned, memory=memory))
         service.close()
         await settle()
         assert service.memory.held_bytes == 0

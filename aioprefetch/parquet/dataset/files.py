@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from glob import escape
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -67,13 +68,14 @@ class Source:
     @property
     def one_file(self) -> str | None:
         """The path, if it is one and names an object as far as its text tells."""
-        first = self.names[0]
-        return None if self.is_list or first.is_glob or first.is_directory else first.path
+        if self.is_list or (first := self.names[0]).is_glob or first.is_directory:
+            return None
+        return first.path
 
     def __str__(self) -> str:
         """For errors and ``repr``: the path, or the first of a list."""
-        first, more = self.names[0].path, len(self.names) - 1
-        return f"{first} and {more} more" if more else first
+        first, more = self.names[0].path if self.names else "", len(self.names) - 1
+        return f"{first} and {more} more" if more > 0 else first
 
 
 def checked_source(source: object, operation: str = "scan") -> Source:
@@ -214,14 +216,21 @@ class Partitions:
     """The partition columns of a list of files: one row for each file, in their order.
 
     Columns that ``schema`` has are of its types; ``Unsupported`` where a value is not of that type. ``others`` are
-    columns that batches get beside those of partitions and files.
+    columns that batches get beside those of partitions and files. Texts that paths do not have, ``are_exact``, stay
+    texts, and others have the types of their values.
     """
 
     def __init__(
-        self, values: Sequence[Values], schema: pa.Schema | None = None, others: Sequence[pa.Field] = ()
+        self,
+        values: Sequence[Mapping[str, Any]],
+        schema: pa.Schema | None = None,
+        others: Sequence[pa.Field] = (),
+        *,
+        are_exact: bool = False,
     ) -> None:
         names = dict.fromkeys(name for of_file in values for name in of_file)
-        columns = [_typed(name, [of_file.get(name) for of_file in values], schema) for name in names]
+        typed = _exactly_typed if are_exact else _typed
+        columns = [typed(name, [of_file.get(name) for of_file in values], schema) for name in names]
         fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)]
         self.schema: pa.Schema = pa.schema([*fields, *others])
         self._columns = dict(zip(names, columns, strict=True))
@@ -276,6 +285,18 @@ class Partitions:
     def _true_of(self, expression: pc.Expression, path: str) -> list[bool]:
         mask = row_mask(pa.table(self._columns), expression, rows=self._files, path=path)
         return [bool(matches) for matches in mask.to_pylist()]
+
+
+def _exactly_typed(name: str, values: Sequence[Any], schema: pa.Schema | None) -> pa.Array:
+    kind = schema.field(name).type if schema is not None and name in schema.names else None
+    if kind is not None and all(value is None or isinstance(value, str) for value in values):
+        return _typed(name, values, schema)
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise Unsupported(
+            f"the values of partition {name!r} have no type in common: {error}", operation="scan"
+        ) from error
 
 
 def _typed(name: str, values: Sequence[str | None], schema: pa.Schema | None) -> pa.Array:

@@ -13,7 +13,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,6 +40,7 @@ from aioprefetch.parquet.columns import (
     prunable_filters,
 )
 from aioprefetch.parquet.dataset.ahead import Ahead, Job, in_order
+from aioprefetch.parquet.dataset.catalog import CatalogFile
 from aioprefetch.parquet.dataset.files import DatasetFile, Partitions, Source, files_instead, find_files, path_values
 from aioprefetch.parquet.file_part import BUDGET_SHARE, REQUESTS_HELD, SEGMENT_BYTES_MIN, file_part, memory_limits
 from aioprefetch.parquet.footer import TAIL_BYTES, Footer, seen_size, without_data
@@ -87,6 +88,7 @@ class DatasetRequest:
     ignores_extra: bool = True
     path_column: str | None = None
     row_index: str | None = None
+    files: Sequence[CatalogFile] | None = None
 
     @property
     def added(self) -> list[str]:
@@ -113,6 +115,7 @@ async def prepare_dataset(
     """List the files, read what their schema takes, and prepare the scan. ``files`` are those of an earlier listing."""
     known = None
     await load_evaluation(request.arguments.filters, operator.runtime())
+    files = request.files if files is None else files
     if files is None:
         files, known = await source_files(operator, request.source)
     scan = _DatasetScan(operator, request, files, known)
@@ -215,25 +218,36 @@ class _DatasetScan:
     def _partitions_of(self, files: Sequence[DatasetFile]) -> Partitions:
         """The columns of paths: those of partitions, and the paths themselves; and the column of the rows' numbers."""
         request, typed = self._request, dict[str, pa.Field]()
-        values = [path_values(file.path, file.base) if request.has_partitions else {} for file in files]
+        values: list[dict[str, Any]] = [self._partition_values(file) for file in files]
         for field in (*(request.schema or ()), *(request.partition_schema or ())):
             typed[field.name] = field
         for name in request.added:
             if any(name in of_file for of_file in values):
                 raise self._taken(name)
         for field in request.partition_schema or ():
-            values[0].setdefault(field.name, None)
+            for of_file in values[:1]:
+                of_file.setdefault(field.name, None)
         if request.path_column is not None:
             typed[request.path_column] = pa.field(request.path_column, pa.string())
             values = [{**of_file, request.path_column: file.path} for of_file, file in zip(values, files, strict=True)]
         others = [] if request.row_index is None else [pa.field(request.row_index, pa.int64())]
-        return Partitions(values, pa.schema(list(typed.values())), others)
+        return Partitions(values, pa.schema(list(typed.values())), others, are_exact=request.files is not None)
+
+    def _partition_values(self, file: DatasetFile) -> dict[str, Any]:
+        if isinstance(file, CatalogFile):
+            return dict(file.partition or {})
+        return dict(path_values(file.path, file.base)) if self._request.has_partitions else {}
+
+    @property
+    def _path(self) -> str:
+        """For errors that concern no file in particular."""
+        return self._files[0].path if self._files else ""
 
     def _taken(self, name: str) -> InvalidArgument:
         return InvalidArgument(
             f"the files have a column {name!r} already: give include_file_paths= and row_index_name= another name",
             operation="scan",
-            path=self._files[0].path,
+            path=self._path,
         )
 
     def _check_extra(self, footer: Footer) -> None:
@@ -278,7 +292,7 @@ class _DatasetScan:
                 wanted.add(footer)
             unseen = await self._look_at_others(read, wanted)
         else:
-            wanted.declare(self._request.schema, self._files[0].path, added)
+            wanted.declare(self._request.schema, self._path, added)
         for name in added:
             if self._request.schema is None and wanted.union.has_in_files(name):
                 raise self._taken(name)
@@ -341,9 +355,9 @@ class _DatasetScan:
         if filters is None:
             return list(numbers)
         if not isinstance(filters, pc.Expression):
-            self._left = self._partitions.residual_filters(filters, path=self._files[0].path)
+            self._left = self._partitions.residual_filters(filters, path=self._path)
             return [number for number in numbers if self._left[number] != []]
-        matching = self._partitions.may_match(filters, path=self._files[0].path)
+        matching = self._partitions.may_match(filters, path=self._path)
         return [number for number in numbers if matching[number]]
 
     # --- footers ------------------------------------------------------------------------------------------------
@@ -429,11 +443,18 @@ class _DatasetScan:
         filters = self._arguments.filters
         is_undecided = isinstance(filters, pc.Expression) or self._left[number] is not None
         is_filtered = filters is not None and self._arguments.filters_rows and is_undecided
+        file, dropped = self._files[number], None
+        if isinstance(file, CatalogFile):
+            run = self._operator.runtime().run_blocking
+            rows, dropped = await run(file.wanted_rows, footer) if file.is_masked else file.wanted_rows(footer)
+            if rows is not None:
+                self._rows[number] = rows
         batches = FileBatches(
             target,
             footer,
             self._partitions.scalars(number),
             is_filtered=is_filtered,
+            dropped=dropped,
             fills=self._request.fills_missing,
             row_index=self._request.row_index,
         )

@@ -9,7 +9,7 @@ from aioprefetch.errors import Closed, ObjectChanged, Unavailable, UntrustedMeta
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitLayer
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.io_queue import plan_requests
-from aioprefetch.scheduler.io_service import ScanFile
+from aioprefetch.scheduler.io_service import ScannedFile
 from aioprefetch.scheduler.pages import PageIo, PendingRead
 from tests.profile import chosen
 from tests.stores.gated_reader import MIB, in_case, settle, with_etag
@@ -22,7 +22,7 @@ def test_it_is_what_the_loops_expect() -> None:
     def submit(io: PageIo) -> PendingRead:
         return io.submit([], 0)
 
-    def scan(io: ScanFile) -> PendingRead:
+    def scan(io: ScannedFile) -> PendingRead:
         return submit(io)
 
     assert scan.__name__ == "scan"
@@ -49,7 +49,7 @@ async def test_nothing_is_sent_before_the_next_turn_and_then_one_request() -> No
 
 async def test_one_slot_sends_in_the_order_of_rows() -> None:
     async with scene(is_open=True, slots=1, gap_bytes=0) as s:
-        ranks = [s.io, ScanFile(s.service, s.pinned, rank=1), ScanFile(s.service, s.pinned, rank=-1)]
+        ranks = [s.io, ScannedFile(s.service, s.pinned, rank=1), ScannedFile(s.service, s.pinned, rank=-1)]
         order = [(0, 500), (0, 100), (1, 0), (2, 900), (0, 100), (0, 0)]
         reads = [ranks[rank].submit([(10_000 * n, 10_000 * n + 10)], row) for n, (rank, row) in enumerate(order)]
         for read in reads:

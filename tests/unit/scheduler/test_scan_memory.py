@@ -3,7 +3,7 @@
 import asyncio
 
 from aioprefetch.scheduler.io_queue import REQUEST_BYTES_MAX, request_bytes_for
-from aioprefetch.scheduler.io_service import IoService, ScanFile
+from aioprefetch.scheduler.io_service import IoService, ScannedFile
 from tests.stores.gated_reader import KIB, MIB, settle
 from tests.stores.scan_service import scene
 
@@ -102,7 +102,7 @@ async def test_two_scans_share_the_memory_of_the_runtime() -> None:
     """One waits in line for what the other holds, and gets it when that is released."""
     async with scene(runtime={"memory_bytes": 100 * KIB}, budget_bytes=90 * KIB, gap_bytes=0) as s:
         other = IoService(s.bench.operator.accessor(), s.bench.runtime, budget_bytes=90 * KIB, gap_bytes=0)
-        io = ScanFile(other, s.pinned)
+        io = ScannedFile(other, s.pinned)
         mine = [s.io.submit([(50_000 * n, 50_000 * n + 40 * KIB)], n) for n in range(3)]
         await settle()
         assert s.held == 80 * KIB
