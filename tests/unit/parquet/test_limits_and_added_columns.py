@@ -33,6 +33,10 @@ def rows_from(start: int) -> pa.Table:
 FILES = {f"t/y={2020 + number}/{number}.parquet": rows_from(number * ROWS) for number in range(3)}
 
 
+# More than comes with the footer.
+MANY = parquet_bytes(pa.table({"a": range(400_000)}), row_group_size=1000, compression="none", use_dictionary=False)
+
+
 @pytest.fixture(scope="module")
 def files() -> Mapping[str, bytes]:
     return {path: parquet_bytes(table, row_group_size=50) for path, table in FILES.items()}
@@ -78,18 +82,23 @@ async def test_the_first_rows_that_match(b: Bench, path: Any, options: Any, expe
 
 
 async def test_a_limit_that_is_reached_ends_the_requests(b: Bench) -> None:
-    """The reads of what would come next are broken off when the last row is there, before it is asked for more."""
+    """The reads of what would come next are broken off with the last row, before the next batch is asked for."""
+    b.put(MANY, "many")
     b.gate.open = False
-    scan = ap.parquet.scan(b.operator, "t/", columns=["a"], filters=[("a", ">=", 0)], limit=50, batch_rows=50, slots=9)
-    first = asyncio.ensure_future(anext(scan))
-    for _ in range(3):  # A listing, footers, data.
+    scan = ap.parquet.scan(
+        b.operator, "many", filters=[("a", ">=", 0)], limit=50, batch_rows=50, request_bytes_max=4096
+    )
+    first, answered = asyncio.ensure_future(anext(scan)), 0
+    while not first.done():
         await settle()
-        for call in b.calls:
+        for call in b.calls[answered : answered + 1]:
             call.finish()
+            answered += 1
     assert (await first)["a"].to_pylist() == list(range(50))
     await settle()
     count = len(b.calls)
-    assert all(call.ended for call in b.calls)
+    assert count > answered
+    assert all(call.cancelled for call in b.calls[answered:])
     assert [batch async for batch in scan] == []
     assert len(b.calls) == count
     assert scan.is_closed
