@@ -447,6 +447,7 @@ class HttpClient:
         except BaseException as error:
             if connection is not None and done is not None:
                 connection.break_off(done)
+            done = None  # The traceback of its error holds this frame.
             if reported is not None:
                 reported.failed(error)
             raise
