@@ -273,7 +273,8 @@ def _dtype(field: pa.Field, path: str) -> pl.DataType:
         return frame.dtypes[0]
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException) as error:
         raise Unsupported(
-            f"polars does not take column {field.name!r}, {field.type}: {error}; schema= without it leaves it out",
+            f"polars does not take column {field.name!r}, {field.type}: {error};"
+            f" schema= without it and extra_columns='ignore' leave it out",
             operation="scan_parquet",
             path=path,
         ) from error

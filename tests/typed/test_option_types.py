@@ -89,7 +89,7 @@ def test_options_are_those_of_what_is_called(options: Any, function: Callable[..
 
 
 def test_rows_that_are_taken_are_no_range() -> None:
-    assert types_of(TakeOptions).keys() == types_of(LanceOptions).keys() - {"rows", "take"}
+    assert types_of(TakeOptions).keys() == types_of(LanceOptions).keys() - {"rows", "take", "ordered"}
 
 
 def test_options_of_files_are_those_of_what_they_open() -> None:

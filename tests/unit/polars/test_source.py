@@ -85,7 +85,7 @@ def test_one_file_is_read_as_it_is_now(tmp_path: Path, query: str) -> None:
 @pytest.mark.parametrize("precision", [20, 50])
 def test_decimals_of_256_bits_are_refused(precision: int) -> None:
     """At the call: polars itself panics when it gets a value."""
-    with pytest.raises(ap.Unsupported, match=r"does not take column 'd'.*schema= without it leaves it out"):
+    with pytest.raises(ap.Unsupported, match=r"does not take column 'd'.*schema= without it and extra_columns="):
         dtypes_of(pa.schema([("d", pa.decimal256(precision, 2))]), "t/")
 
 
