@@ -53,7 +53,7 @@ ROOMS = (
     "services",
     "layers",
 )
-VALUES = ("Metadata", "Entry", "Capability", "ServiceInfo", "DiskCache", "StatisticsSnapshot", "BatchScan")
+VALUES = ("Metadata", "Entry", "Capability", "ServiceInfo", "DiskCache", "StatisticsSnapshot", "BatchScan", "ScanFile")
 FUNCTIONS = ("copy", "CopyReport", "CopyFailure", "CopyStep", "CopyProgress")
 PROTOCOLS = ("Accessor", "Layer", "Service", "WrappedAccessor", "ReadRequest", "ReadHead", "ReadReply")
 
