@@ -152,26 +152,33 @@ async def listed_footer(
 ) -> Footer:
     """The footer of the version of a file that was listed, or of that with ``etag``; see ``footer``.
 
-    ``ObjectChanged`` if the file was overwritten since, where the store has conditions; ``NotFound`` if it is gone.
+    ``ObjectChanged`` if the file was overwritten since, as far as strong ETags tell; ``NotFound`` if it is gone.
     """
-    pinned = etag or file.etag
-    if not operator.capability.read_if_match or (pinned and is_weak(pinned)):
-        pinned = None
-    size = file.size if everything else None
+    expected = etag or file.etag
+    if expected and is_weak(expected):
+        expected = None
+    size, pinned = file.size if everything else None, expected if operator.capability.read_if_match else None
     try:
-        return await read_footer(operator, file.path, if_match=pinned, everything=everything, size=size)
+        found = await read_footer(operator, file.path, if_match=pinned, everything=everything, size=size)
     except ConditionNotMatch as error:
-        raise ObjectChanged(
-            "the file was overwritten after it was listed; scan again",
-            expected_etag=pinned,
-            actual_etag=None,
-            operation="scan",
-            path=file.path,
-        ) from error
+        raise _overwritten(file, expected, None) from error
     except (NotFound, IsADirectory) as error:
         if file.size is None:  # It was named in a list, and not listed.
             await hint_at_directory(operator.accessor(), error, file.path, "in a list it ends with a slash")
         raise
+    if expected and found.etag and not is_weak(found.etag) and found.etag != expected:
+        raise _overwritten(file, expected, found.etag)  # By a store without conditions.
+    return found
+
+
+def _overwritten(file: DatasetFile, expected: str | None, actual: str | None) -> ObjectChanged:
+    return ObjectChanged(
+        "the file was overwritten after it was listed; scan again",
+        expected_etag=expected,
+        actual_etag=actual,
+        operation="scan",
+        path=file.path,
+    )
 
 
 class _PlannedFile(NamedTuple):

@@ -3,6 +3,7 @@
 import datetime as dt
 import gc
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,10 @@ from aioprefetch.errors import (
     Unsupported,
 )
 from aioprefetch.sync import BlockingOperator
+from aioprefetch.values import Capability
 from tests.files.dataset_files import asked, parquet_bytes
 from tests.stores.gated_reader import Bench, bench, settle
+from tests.stores.verb_layer import VerbLayer
 
 pytestmark = pytest.mark.virtual
 
@@ -120,9 +123,20 @@ async def test_a_table_without_files(b: Bench) -> None:
     assert not b.calls
 
 
+@dataclass(frozen=True)
+class WithoutConditions(VerbLayer):
+    """A store that knows no ``If-Match``."""
+
+    def adapt(self, capability: Capability) -> Capability:
+        return replace(capability, read_if_match=False)
+
+
 async def test_a_version_that_is_gone(b: Bench) -> None:
-    with pytest.raises(ObjectChanged):
-        await ap.parquet.read_table(b.operator, files=[ScanFile("b", etag='"another"')])
+    for operator in (b.operator, b.operator.layer(WithoutConditions())):
+        etag = (await operator.stat("b")).etag
+        assert (await ap.parquet.read_table(operator, files=[ScanFile("b", etag=etag)])).num_rows == 300
+        with pytest.raises(ObjectChanged):
+            await ap.parquet.read_table(operator, files=[ScanFile("b", etag='"another"')])
     with pytest.raises(NotFound, match="none"):
         await ap.parquet.read_table(b.operator, files=[ScanFile("none", size=100)])
 
