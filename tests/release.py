@@ -1,6 +1,6 @@
 """All that a release needs: ``python -m tests.release`` runs it, and writes into the page of releases what was run.
 
-Each step is a target of the Makefile. Names run those steps alone, and write nothing.
+Each step is a target of the Makefile. Names run those steps alone: each row has its date and its commit.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, metadata, requires
 
@@ -19,6 +19,7 @@ from tests.repository.source_tree import ROOT
 
 PAGE = ROOT / "docs" / "guides" / "releasing.md"
 BEGIN, END = "<!-- checked: begin -->", "<!-- checked: end -->"
+HEAD = ("| step | what | result | date | commit | time |", "| --- | --- | --- | --- | --- | --- |")
 STEPS = {
     "lint": "style and types",
     "dist": "sdist and wheel: what they hold, their description and their size",
@@ -76,28 +77,33 @@ def _step(name: str) -> bool:
     return subprocess.run(["make", *TARGETS.get(name, name).split(), arguments], cwd=ROOT, check=False).returncode == 0
 
 
+def written(page: str, ran: Mapping[str, str]) -> str:
+    """The page with the rows of the steps that ran, in the order of `STEPS`. Rows of other steps stay as they are."""
+    before, _, rest = page.partition(BEGIN)
+    old, _, after = rest.partition(END)
+    rows = {name: row for row in old.splitlines() for name in STEPS if row.startswith(f"| `{name}` |")} | ran
+    table = "\n".join([*HEAD, *(rows.get(name, f"| `{name}` | {STEPS[name]} | not run | | | |") for name in STEPS)])
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+
+
 def main() -> int:
     """The number of steps that failed."""
     names = sys.argv[1:] or list(STEPS)
     if unknown := set(names) - STEPS.keys():
         sys.exit(f"there is no step {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
     os.environ["AIOPREFETCH_NO_SKIPS"] = "1"
-    rows, failed = [], 0
+    git = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    failed = 0
     for name in names:
         began = time.monotonic()
         passed = _step(name)
         failed += not passed
+        result = "passed" if passed else "**failed**"
         minutes = (time.monotonic() - began) / 60
-        rows.append(f"| `{name}` | {STEPS[name]} | {'passed' if passed else '**failed**'} | {minutes:.0f} min |")
-        sys.stdout.write(f"{rows[-1]}\n")
-    if not sys.argv[1:]:
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        head = f"{datetime.now(UTC):%Y-%m-%d}, at {commit.stdout.strip()}, Python {sys.version.split()[0]}."
-        table = "\n".join(["| step | what | result | time |", "| --- | --- | --- | --- |", *rows])
-        before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n{head}\n\n{table}\n{END}{rest.partition(END)[2]}", "utf-8")
+        row = f"| `{name}` | {STEPS[name]} | {result} | {datetime.now(UTC):%Y-%m-%d} | {commit} | {minutes:.0f} min |"
+        sys.stdout.write(f"{row}\n")
+        PAGE.write_text(written(PAGE.read_text("utf-8"), {name: row}), "utf-8")
     return failed
 
 
