@@ -170,6 +170,10 @@ def test_a_listing_that_is_kept_does_not_decide(folder: Folder) -> None:
     fs.rm(folder.of("q?"))
     assert folder.tree()["qq"] == b"2"
     assert "q?" not in folder.tree()
+    fs.ls(folder.root)
+    place = fs.place_of(folder.of("data[1].csv"))
+    ap.sync.run(place.operator.delete(place.key))
+    assert fs.expand_path(folder.of("data[1].csv")) == [folder.of("data1.csv")]
     assert other.tree() == NAMES
 
 
