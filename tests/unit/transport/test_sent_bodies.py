@@ -77,6 +77,13 @@ def test_a_response_that_is_there_when_sending_fails_is_delivered(found: str) ->
         assert (taker.heads[0].status, taker.content()) == (403, b"refused")
 
 
+def test_nothing_follows_a_piece_that_broke_the_connection() -> None:
+    wire = Wire()
+    wire.transport.on_write = lambda: setattr(wire.transport, "closed", len(wire.transport.written) > len(HEAD))
+    sent(wire)
+    assert wire.transport.written == HEAD + BODY[:SENT_PIECE_BYTES]
+
+
 def test_what_is_left_of_a_body_does_not_close_the_connection_of_the_next_request() -> None:
     """Only a request with a body looks at the send buffer."""
     wire = Wire()

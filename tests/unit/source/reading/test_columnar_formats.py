@@ -37,16 +37,17 @@ def cut(file: SourceFile, cuts: list[int]) -> list[FetchItem]:
     return [FetchItem(file, start, end) for start, end in itertools.pairwise(edges)]
 
 
-async def test_batches_of_wide_rows_are_a_share_of_the_bytes_in_flight() -> None:
-    """Also those of one text, over and over, which takes no room in the file."""
-    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 4000, pa.int32()), pa.array(["x" * 4096]))
+@pytest.mark.parametrize("rows", [4000, 40_000], ids=["small file", "scan"])
+async def test_batches_of_wide_rows_are_a_share_of_the_bytes_in_flight(rows: int) -> None:
+    """Also of one text, over and over, which takes no room in the file."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * (16_000_000 // rows)]))
     schema = pa.schema([("text", pa.string())])
     in_flight = 4 << 20
     async with Shelf() as shelf:
         file = await shelf.put("k.parquet", parquet(pa.table({"text": texts})))
         task = ReadTask(schema=schema, url=URL, read=ReadOptions(bytes_in_flight=in_flight))
         sizes = [(one.num_rows, one.nbytes) async for one in read_items(shelf.operator, [FetchItem(file)], task)]
-    assert sum(rows for rows, _ in sizes) == 4000
+    assert sum(count for count, _ in sizes) == rows
     assert max(size for _, size in sizes) <= in_flight // 8
 
 
