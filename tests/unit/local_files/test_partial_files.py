@@ -5,7 +5,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -84,10 +84,18 @@ async def test_the_file_of_another_user_is_never_removed(root: Path, monkeypatch
     assert not await removes(root, HERE)
 
 
-async def test_a_write_that_the_system_cuts_short_is_not_taken_for_whole(root: Path) -> None:
+async def by_pieces(op: Operator, data: bytes) -> None:
+    async with op.writer("k") as writer:
+        await writer.write(data)
+
+
+@pytest.mark.parametrize("write", [lambda op, data: op.write("k", data), by_pieces], ids=["write", "writer"])
+async def test_a_write_that_the_system_cuts_short_is_not_taken_for_whole(
+    root: Path, write: Callable[[Operator, bytes], Awaitable[object]]
+) -> None:
     async with Operator.from_uri(f"file://{root}") as op:
         await op.write("k", b"old")
         with file_of_size(1000), pytest.raises(Error):
-            await op.write("k", bytes(1001))
+            await write(op, bytes(1001))
         assert await op.read("k") == b"old"
     assert os.listdir(root) == ["k"]
