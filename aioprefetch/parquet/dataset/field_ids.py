@@ -74,7 +74,9 @@ class FieldIds:
         if self._has_ids and len({*ids}) < len(ids):
             raise self._wrong("two fields of schema= have one PARQUET:field_id")
         self._has_names = self._has_names and "physical_name" in ways
-        self._defaults = {field.name: self._default(field) for field in schema if INITIAL_DEFAULT in _metadata(field)}
+        # A name with a dot that a file lacks is null, also where the file has a struct with such a field.
+        self._defaults = {field.name: pa.scalar(None, field.type) for field in schema if "." in field.name}
+        self._defaults |= {field.name: self._default(field) for field in schema if INITIAL_DEFAULT in _metadata(field)}
 
     def _wrong(self, message: str) -> InvalidArgument:
         return InvalidArgument(message, operation="scan", path=self._path)

@@ -11,8 +11,10 @@ import pytest
 import aioprefetch as ap
 from aioprefetch import ScanFile
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, Unsupported
+from aioprefetch.parquet import thrift
 from tests.files.dataset_files import parquet_bytes
 from tests.stores.gated_reader import Bench, bench
+from tests.unit.parquet.parquet_files import tree_of, with_tree, written
 
 pytestmark = pytest.mark.virtual
 
@@ -209,6 +211,12 @@ async def test_names_of_delta(b: Bench, path: str) -> None:
     assert found["n"].null_count == ROWS
 
 
+async def test_a_name_with_a_dot_is_no_field_of_a_struct(b: Bench) -> None:
+    inner = struct(field("x", pa.int32(), 4))
+    found = await read(b, schema=pa.schema([field("s", inner, 3), field("s.x", pa.int32(), 98)]))
+    assert found["s.x"].null_count == ROWS
+
+
 TUPLES = [
     ("l.bag.array_element", pa.list_(pa.field("array_element", pa.int32())), [[1], []]),
     ("large", pa.large_list(pa.int32()), [[1, 2], None]),
@@ -221,6 +229,21 @@ async def test_lists_of_every_kind(b: Bench, name: str, kind: pa.DataType, value
     b.put(parquet_bytes(pa.table({name: pa.array(values, kind)}, schema=pa.schema([field(name, kind, 1)]))), "lists")
     found = await read(b, "lists", pa.schema([field("new", pa.list_(pa.int64()), 1), field(name, pa.int8(), 2)]))
     assert found.to_pydict() == {"new": values, name: [None] * len(values)}
+
+
+@pytest.mark.parametrize("name", ["array", "l_tuple"])
+async def test_lists_of_two_levels(b: Bench, name: str) -> None:
+    """As older writers have them: the repeated group is the element, by its name."""
+    kind = pa.list_(pa.field("element", struct(field("q", pa.int32(), 2)), nullable=False))
+    values: list[Any] = [[{"q": 1}], None, [], [{"q": None}, {"q": 3}]]
+    data = written(pa.table([pa.array(values, kind)], schema=pa.schema([field("l", kind, 1)])), store_schema=False)
+    tree = tree_of(data)
+    elements = tree[2][1].items
+    elements[2][4] = (thrift.BINARY, name.encode())
+    del elements[3]  # What was within it is at the same levels.
+    b.put(with_tree(data, tree), "levels")
+    found = await read(b, "levels", pa.schema([field("m", pa.list_(struct(field("r", pa.int64(), 2))), 1)]))
+    assert found["m"].to_pylist() == [value and [{"r": each["q"]} for each in value] for value in values]
 
 
 DEFAULTS: Iterable[tuple[pa.DataType, str, Any]] = [
