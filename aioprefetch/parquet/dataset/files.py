@@ -301,7 +301,8 @@ class Partitions:
 
 def _exactly_typed(name: str, values: Sequence[Any], schema: pa.Schema | None) -> pa.Array:
     kind = schema.field(name).type if schema is not None and name in schema.names else None
-    if kind is not None and all(value is None or isinstance(value, str) for value in values):
+    known = [value for value in values if value is not None]
+    if kind is not None and known and all(isinstance(value, str) for value in known):
         return _typed(name, values, schema)
     try:
         return pa.array(values, kind)

@@ -111,6 +111,11 @@ async def test_partition_values_are_those_of_the_catalog(b: Bench) -> None:
     found = await ap.parquet.read_table(b.operator, files=files, schema=schema, filters=[("n", "==", 7)], limit=2)
     assert found.to_pydict() == {"a": [0, 1], "n": [7, 7], "day": [day] * 2}
     assert asked(b) == [ODD], "files whose values do not match are not opened"
+    schema = pa.schema([("a", pa.int64()), ("n", pa.time64("us"))])
+    found = await ap.parquet.read_table(
+        b.operator, files=[ScanFile("b", partition={"n": None})], schema=schema, limit=1
+    )
+    assert found.to_pylist() == [{"a": 300, "n": None}], "no text is a time, and none has to be"
     with pytest.raises(Unsupported, match="partition 'n' have no"):
         await ap.parquet.read_table(
             b.operator, files=[ScanFile(ODD, partition={"n": 1}), ScanFile("b", partition={"n": "x"})]
