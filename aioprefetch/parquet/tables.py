@@ -7,19 +7,17 @@ formats have and our scans do not is refused by name, since rows would be wrong.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from aioprefetch.errors import ConfigInvalid, InvalidType, Unsupported, redact
 from aioprefetch.filters import Filters, checked_filters
-from aioprefetch.parquet.dataset.catalog import ScanFile, TableVersion
+from aioprefetch.parquet.dataset.catalog import HAS_SCHEME, ScanFile, TableVersion
 from aioprefetch.parquet.dataset.field_ids import INITIAL_DEFAULT
 from aioprefetch.parquet.dataset.files import Partitions
 
@@ -34,7 +32,6 @@ _READER_FEATURES = {
 }
 # How columns are matched in each mode of column mapping; see FieldIds.
 _WAYS = {"none": (), "name": ("physical_name",), "id": ("field_id",)}
-_HAS_SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 def delta_files(table: Any, filters: Any = None) -> TableFiles:
@@ -58,7 +55,7 @@ def delta_files(table: Any, filters: Any = None) -> TableFiles:
     files = []
     for action in listed.to_pylist():
         path, values = action["path"], {name: action["partition"][name] for name in names}
-        url = unquote(path if _HAS_SCHEME.match(path) else f"{root}/{path}")
+        url = unquote(path if HAS_SCHEME.match(path) else f"{root}/{path}")
         files.append(ScanFile(url, action["size_bytes"], partition=values, skip=deleted.get(url), table=version))
     if filters is not None:
         partitions = Partitions([file.partition or {} for file in files], schema, are_exact=True)
@@ -222,5 +219,5 @@ def _deleted_by_iceberg(io: Any, file: Any) -> Mapping[str, Any]:
         vectors = deletion_vectors_from_puffin_file(PuffinFile(data))
         return {vector.referenced_data_file: vector.to_vector() for vector in vectors}
     table = pq.read_table(pa.BufferReader(data), columns=["file_path", "pos"])
-    paths = pc.unique(table["file_path"])
-    return {path.as_py(): table.filter(pc.equal(table["file_path"], path))["pos"] for path in paths}
+    grouped = table.group_by("file_path").aggregate([("pos", "list")])
+    return {path.as_py(): rows.values for path, rows in zip(grouped["file_path"], grouped["pos_list"], strict=True)}

@@ -20,7 +20,8 @@ from aioprefetch.scan import row_ranges
 from aioprefetch.values import ServiceInfo
 from aioprefetch.verbs.arguments import checked_path
 
-_HAS_SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]*:/")
+# A URL, and no path of this machine.
+HAS_SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,7 +158,7 @@ _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", **dict.fromkeys(("azure", "ab
 
 def _key(url: str, table: TableVersion, store: ServiceInfo) -> str:
     """The key in a store of a file of a table, by its URL without escapes, or its path on this machine."""
-    scheme, _, rest = url.partition(":") if _HAS_SCHEME.match(url) else ("file", "", url)
+    scheme, _, rest = url.partition(":") if HAS_SCHEME.match(url) else ("file", "", url)
     name, slash, key = rest.removeprefix("//").partition("/") if rest.startswith("//") else ("", "/", rest.lstrip("/"))
     scheme, (name, _, account) = _SCHEMES.get(scheme, scheme), name.partition("@")
     if slash and (scheme, name) == (store.scheme, store.name) and account.partition(".")[0] in store.endpoint:
