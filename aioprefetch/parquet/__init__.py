@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from aioprefetch.parquet.footer import Footer, footer
     from aioprefetch.parquet.plan import plan
     from aioprefetch.parquet.scan import FilesPlan, count_rows, plan_files, read_table, scan
+    from aioprefetch.parquet.tables import delta_files, iceberg_files
 
 __all__ = [
     "FilesPlan",
@@ -25,7 +26,9 @@ __all__ = [
     "Plan",
     "PlannedChunk",
     "count_rows",
+    "delta_files",
     "footer",
+    "iceberg_files",
     "plan",
     "plan_files",
     "read_table",
@@ -39,6 +42,7 @@ load_at_first_use(
         "footer": ("Footer", "footer"),
         "byte_plan": ("Plan", "PlannedChunk"),
         "plan": ("plan",),
+        "tables": ("delta_files", "iceberg_files"),
     },
     extra="parquet",
 )

@@ -509,8 +509,13 @@ def columns_alike(footer: Footer, schema: pa.Schema) -> set[str]:
     return {
         field.name
         for field in schema
-        if field.name in footer.schema.names and footer.schema.field(field.name).type.equals(field.type)
+        if field.name in footer.schema.names and _small(footer.schema.field(field.name).type).equals(_small(field.type))
     }
+
+
+def _small(kind: pa.DataType) -> pa.DataType:
+    """The type whose values have the same order, and offsets of 32 bits."""
+    return pa.string() if pa.types.is_large_string(kind) else pa.binary() if pa.types.is_large_binary(kind) else kind
 
 
 def prunable_filters(filters: Any, alike: set[str]) -> Filters:

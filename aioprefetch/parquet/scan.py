@@ -20,6 +20,7 @@ from aioprefetch.parquet.byte_plan import Plan, PlanLimits, plans_html
 from aioprefetch.parquet.columns import Projection
 from aioprefetch.parquet.dataset.ahead import in_order
 from aioprefetch.parquet.dataset.catalog import CatalogFile, ScanFile, catalog_files
+from aioprefetch.parquet.dataset.field_ids import Matching, checked_mapping
 from aioprefetch.parquet.dataset.files import DatasetFile, Source, checked_source, files_instead, find_files
 from aioprefetch.parquet.dataset.scan import (
     DatasetRequest,
@@ -70,6 +71,8 @@ def scan(
     if_match: str | None = None,
     ordered: bool = True,
     schema: pa.Schema | None = None,
+    match: Literal["name", "field_id"] = "name",
+    name_mapping: str | Sequence[Mapping[str, Any]] | None = None,
     partitioning: Literal["hive"] | None = "hive",
     partition_schema: pa.Schema | None = None,
     missing_columns: Literal["null", "error"] = "null",
@@ -155,6 +158,14 @@ def scan(
     schema
         The schema of all batches, instead of the union over all files: then no footer is read ahead of its
         turn, with ``rows`` none behind the last of them. What a file has beside it is left out.
+    match
+        ``"field_id"``: columns of files are those of ``schema`` with the same id, and not with the same name, structs'
+        fields too. Ids stand in the metadata of fields: ``PARQUET:field_id`` or ``delta.columnMapping.id``, in a Delta
+        table that goes by names of its own ``delta.columnMapping.physicalName``. What a file lacks is the JSON value at
+        ``iceberg.initial-default``, or null. ``files`` of a table that goes by ids are read so in any case.
+    name_mapping
+        The ids of files without ids, which are ``Unsupported`` otherwise: JSON, or the list that it is, of Iceberg's
+        ``schema.name-mapping.default``.
     partitioning
         ``"hive"``: directories ``name=value`` are columns, below a directory that is scanned and in the whole path of
         other files. ``None``: they are not.
@@ -179,8 +190,9 @@ def scan(
         ``"ns"`` from 1677 to 2262; a value that the unit does not hold is ``Unsupported``. ``None``: ``"us"``, but
         ``"ns"``, as in pyarrow, of a file whose writer stored an Arrow schema.
     """
-    source, listed = _source_of(path, files, rows, schema)
+    source, listed = _source_of(operator, path, files, rows, schema)
     name = str(source)
+    schema, columns = _with_filtered(schema, columns, listed)
     options = batch_options(batch_rows, batch_bytes, readahead, limit, path=name)
     added = added_columns(include_file_paths, row_index_name, path=name)
     columns, computed = asked_columns(columns, added=added, path=name)
@@ -196,9 +208,7 @@ def scan(
         ),
         batch_rows=options.rows,
         page_checksums=Arguments("scan", name).flag("page_checksums", page_checksums),
-        page_bytes_max=None
-        if page_bytes_max is None
-        else bytes_at_least(1, page_bytes_max, "page_bytes_max", operation="scan", path=name),
+        page_bytes_max=_page_bytes(page_bytes_max, name),
         schema=schema,
         has_partitions=checked_choice("partitioning", partitioning, "hive", path=name) is not None,
         is_ordered=Arguments("scan", name).flag("ordered", ordered),
@@ -209,6 +219,7 @@ def scan(
         path_column=include_file_paths,
         row_index=row_index_name,
         files=listed,
+        matching=_matching(match, name_mapping, schema, listed, name),
     )
     size = None if size is None else at_least(0, size, "size", operation="scan", path=name)
     one = _OneFile(name, arguments.row_groups, _checked_footer(footer, name), size, version, if_match)
@@ -233,7 +244,7 @@ def _batch_scan(
 
 
 def _source_of(
-    path: object, files: object, rows: object, schema: pa.Schema | None
+    operator: Operator, path: object, files: object, rows: object, schema: pa.Schema | None
 ) -> tuple[Source, list[CatalogFile] | None]:
     """Paths, or the files of a catalog. ``ConfigInvalid`` for both, and for neither."""
     if (path is None) == (files is None):
@@ -244,10 +255,39 @@ def _source_of(
         raise ConfigInvalid(
             "rows= count through files of a path; ScanFile(rows=) are those of a file", operation="scan"
         )
-    source, listed = catalog_files(files)
+    source, listed = catalog_files(files, checked_operator(operator, "scan").info)
     if not listed and schema is None:
         raise ConfigInvalid("files= is empty: schema= has the columns of a table without files", operation="scan")
     return source, listed
+
+
+def _with_filtered(schema: pa.Schema | None, columns: Any, listed: Sequence[CatalogFile] | None) -> tuple[Any, Any]:
+    """The schema with the columns that filters of a table read beside it, and the columns that are asked for."""
+    if schema is None or not listed or listed[0].table is None:
+        return schema, columns
+    filtered = [field for field in listed[0].table.filtered if field.name not in schema.names]
+    return pa.schema([*schema, *filtered], schema.metadata), schema.names if columns is None else columns
+
+
+def _matching(
+    match: object, name_mapping: object, schema: pa.Schema | None, listed: Sequence[CatalogFile] | None, path: str
+) -> Matching:
+    """How columns are matched beside by name. The files of a table say so themselves."""
+    table = next((file.table for file in listed or () if file.table is not None), None)
+    ways: Sequence[str] = () if table is None else table.ways
+    if checked_choice("match", match, "name", "field_id", path=path) == "field_id":
+        ways = ways or ("field_id", "physical_name")
+    elif name_mapping is not None:
+        raise ConfigInvalid('name_mapping= needs match="field_id"', operation="scan", path=path)
+    if name_mapping is None and table is not None:
+        name_mapping = table.name_mapping
+    if ways and schema is None:
+        raise ConfigInvalid('match="field_id" needs schema=, with the ids of the table', operation="scan", path=path)
+    return ways, None if name_mapping is None else checked_mapping(name_mapping, path)
+
+
+def _page_bytes(given: ByteCount | None, path: str) -> int | None:
+    return None if given is None else bytes_at_least(1, given, "page_bytes_max", operation="scan", path=path)
 
 
 def added_columns(*names: object, path: str) -> list[str]:
@@ -282,6 +322,8 @@ class ScanOptions(TypedDict, total=False):
     if_match: str | None
     ordered: bool
     schema: pa.Schema | None
+    match: Literal["name", "field_id"]
+    name_mapping: str | Sequence[Mapping[str, Any]] | None
     partitioning: Literal["hive"] | None
     partition_schema: pa.Schema | None
     missing_columns: Literal["null", "error"]

@@ -91,6 +91,7 @@ OPTIONAL = {
     *("boto3", "s3fs"),  # beside which the command line measures
     *("aiobotocore", "aiohappyeyeballs", "aiohttp", "botocore", "fsspec", "httptools", "hypothesis", "moto", "numpy"),
     *("obspec", "obstore", "opendal", "opentelemetry", "pandas", "polars", "pyarrow", "pyspark", "pytest", "rich"),
+    "pyiceberg",  # whose objects a caller gives
     *("prometheus_client", "tqdm", "uvloop", "werkzeug", "zarr"),
 }
 

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from aioprefetch.errors import InvalidArgument, InvalidRange, InvalidType
+from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidRange, InvalidType
 from aioprefetch.parquet.dataset.files import DatasetFile, Named, Source
 from aioprefetch.parquet.footer import Footer
 from aioprefetch.ranges import Range, at_least, intersected, joined, subtract
 from aioprefetch.row_ranges import RowNumbers
 from aioprefetch.scan import row_ranges
+from aioprefetch.values import ServiceInfo
 from aioprefetch.verbs.arguments import checked_path
+
+# A URL, and no path of this machine.
+HAS_SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableVersion:
+    """The version of a table whose files ``delta_files`` or ``iceberg_files`` gave.
+
+    ``text`` names it in errors. ``ways`` say how columns are matched (see ``FieldIds``), with ``name_mapping`` in files
+    without ids. ``filtered`` are columns that filters read, and the result does not have.
+    """
+
+    text: str
+    ways: tuple[str, ...] = ()
+    name_mapping: str | None = None
+    filtered: Sequence[pa.Field] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,12 +54,15 @@ class ScanFile:
         The version that the catalog means: another one is ``ObjectChanged``. Without it the file's current one is read.
     partition
         Values of columns that the file does not store, by their names; ``None`` is null. The path is not looked at.
+        Another column is read from the file, although other files have a value of it here.
     rows
         ``(start, stop)``, or a list of such ranges.
     keep
         A boolean for each row of the file: a list, or an array of numpy or Arrow.
     skip
         The numbers of rows that were deleted: a list, or an array of numpy or Arrow, in any order.
+    table
+        Set by ``delta_files`` and ``iceberg_files``. Then ``path`` is a URL, and the operator must reach it.
     """
 
     path: str
@@ -48,6 +72,7 @@ class ScanFile:
     rows: Sequence[int] | Iterable[Sequence[int]] | None = None
     keep: Any = None
     skip: Any = None
+    table: TableVersion | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +83,7 @@ class CatalogFile(DatasetFile):
     rows: Sequence[Range] | None = None
     keep: Any = None
     skip: RowNumbers | None = None
+    table: TableVersion | None = None
 
     @property
     def is_masked(self) -> bool:
@@ -97,18 +123,18 @@ class CatalogFile(DatasetFile):
         return np.unique(np.concatenate(found)) if found else None
 
 
-def catalog_files(files: object) -> tuple[Source, list[CatalogFile]]:
-    """The files of a caller, checked. ``InvalidType`` and ``InvalidArgument``."""
+def catalog_files(files: object, store: ServiceInfo) -> tuple[Source, list[CatalogFile]]:
+    """The files of a caller, checked. ``InvalidType``, ``InvalidArgument``, and ``ConfigInvalid`` for another store."""
     if isinstance(files, (str, bytes, ScanFile)) or not isinstance(files, Iterable):
         raise InvalidType(f"files must be a list of ScanFile, not {files!r:.200}", operation="scan")
-    found = [_checked(file) for file in files]
+    found = [_checked(file, store) for file in files]
     return Source(tuple(Named(file.path) for file in found), is_list=True), found
 
 
-def _checked(file: object) -> CatalogFile:
+def _checked(file: object, store: ServiceInfo) -> CatalogFile:
     if not isinstance(file, ScanFile):
         raise InvalidType(f"files must have ScanFile, not {file!r:.200}", operation="scan")
-    path = checked_path(file.path, "scan")
+    path = checked_path(file.path if file.table is None else _key(file.path, file.table, store), "scan")
     if file.partition is not None and not isinstance(file.partition, Mapping):
         raise InvalidType(
             f"partition must map names to values, not {file.partition!r:.200}", operation="scan", path=path
@@ -122,6 +148,26 @@ def _checked(file: object) -> CatalogFile:
         rows=None if file.rows is None else row_ranges(file.rows, path=path),
         keep=None if file.keep is None else _array(file.keep, "keep", "b", path),
         skip=None if skip is None else skip.astype(np.int64),
+        table=file.table,
+    )
+
+
+# Other words of a scheme, as tables have them.
+_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", **dict.fromkeys(("azure", "abfs", "abfss", "wasb", "wasbs"), "az")}
+
+
+def _key(url: str, table: TableVersion, store: ServiceInfo) -> str:
+    """The key in a store of a file of a table, by its URL without escapes, or its path on this machine."""
+    scheme, _, rest = url.partition(":") if HAS_SCHEME.match(url) else ("file", "", url)
+    name, slash, key = rest.removeprefix("//").partition("/") if rest.startswith("//") else ("", "/", rest.lstrip("/"))
+    scheme, (name, _, account) = _SCHEMES.get(scheme, scheme), name.partition("@")
+    if slash and (scheme, name) == (store.scheme, store.name) and account.partition(".")[0] in store.endpoint:
+        for root in (store.root, os.path.realpath(store.root) if scheme == "file" else store.root):
+            above = f"{root.strip('/')}/".lstrip("/")
+            if key.startswith(above):
+                return key.removeprefix(above)
+    raise ConfigInvalid(
+        f"{table.text} has files at {url}, which this operator does not reach: it reads {store.url}", operation="scan"
     )
 
 

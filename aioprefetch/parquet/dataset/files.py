@@ -14,7 +14,7 @@ column whose values are all decimal numbers of 32 bits is ``int32``, any other i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from glob import escape
 from typing import Any
@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from aioprefetch.accessor.path_hints import hint_at_path
 from aioprefetch.errors import InvalidPath, InvalidType, IsADirectory, NotFound, Unsupported
 from aioprefetch.expressions import ExpressionTree
-from aioprefetch.filters import Dnf, row_mask
+from aioprefetch.filters import Dnf, Filters, row_mask
 from aioprefetch.operator.operator import Operator
 from aioprefetch.plan.patterns import compile_glob, has_wildcard, literal_prefix
 from aioprefetch.values import Entry
@@ -217,7 +217,7 @@ class Partitions:
 
     Columns that ``schema`` has are of its types; ``Unsupported`` where a value is not of that type. ``others`` are
     columns that batches get beside those of partitions and files. Texts that paths do not have, ``are_exact``, stay
-    texts, and others have the types of their values.
+    texts, and others have the types of their values; a value that they lack is that of the file, and not null.
     """
 
     def __init__(
@@ -234,11 +234,17 @@ class Partitions:
         fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)]
         self.schema: pa.Schema = pa.schema([*fields, *others])
         self._columns = dict(zip(names, columns, strict=True))
+        self._decided = self._columns
+        self._given: Sequence[Collection[str]] = [self._columns] * len(values)
+        if are_exact:
+            self._given = [of_file.keys() for of_file in values]
+            every = set(names).intersection(*self._given)
+            self._decided = {name: self._columns[name] for name in names if name in every}
         self._files = len(values)
 
     def scalars(self, file: int) -> dict[str, pa.Scalar]:
         """The values of one file, by its number."""
-        return {name: column[file] for name, column in self._columns.items()}
+        return {name: self._columns[name][file] for name in self._given[file]}
 
     def residual_filters(self, filters: Dnf, *, path: str) -> list[Dnf | None]:
         """For each file what is left of ``filters``: ``[]`` if no row matches, ``None`` if every row does.
@@ -248,8 +254,8 @@ class Partitions:
         """
         left: list[Dnf | None] = [[] for _ in range(self._files)]
         for clauses in filters:
-            decided = [clause for clause in clauses if clause[0] in self._columns]
-            open_clauses = [clause for clause in clauses if clause[0] not in self._columns]
+            decided = [clause for clause in clauses if clause[0] in self._decided]
+            open_clauses = [clause for clause in clauses if clause[0] not in self._decided]
             for file, matches in enumerate(self._matching(decided, path)):
                 alternatives = left[file]
                 if not matches or alternatives is None:
@@ -260,13 +266,19 @@ class Partitions:
                     left[file] = None
         return left
 
+    def may_hold(self, filters: Filters, *, path: str) -> list[bool]:
+        """For each file whether rows of it may match alternatives of clauses, or an expression."""
+        if isinstance(filters, pc.Expression):
+            return self.may_match(filters, path=path)
+        return [left != [] for left in self.residual_filters(filters, path=path)]
+
     def may_match(self, expression: pc.Expression, *, path: str) -> list[bool]:
         """For each file whether rows of it may match, by its path alone; all may where columns go by position.
 
         ``InvalidArgument`` for a value that does not go with its column.
         """
         tree = ExpressionTree.of(expression)
-        decided = None if tree is None else tree.about(self._columns)
+        decided = None if tree is None else tree.about(self._decided)
         return [True] * self._files if decided is None else self._true_of(decided, path)
 
     def guarantee(self, file: int) -> pc.Expression | None:
@@ -283,13 +295,14 @@ class Partitions:
         return self._true_of(pq.filters_to_expression([list(clauses)]), path)
 
     def _true_of(self, expression: pc.Expression, path: str) -> list[bool]:
-        mask = row_mask(pa.table(self._columns), expression, rows=self._files, path=path)
+        mask = row_mask(pa.table(self._decided), expression, rows=self._files, path=path)
         return [bool(matches) for matches in mask.to_pylist()]
 
 
 def _exactly_typed(name: str, values: Sequence[Any], schema: pa.Schema | None) -> pa.Array:
     kind = schema.field(name).type if schema is not None and name in schema.names else None
-    if kind is not None and all(value is None or isinstance(value, str) for value in values):
+    known = [value for value in values if value is not None]
+    if kind is not None and known and all(isinstance(value, str) for value in known):
         return _typed(name, values, schema)
     try:
         return pa.array(values, kind)

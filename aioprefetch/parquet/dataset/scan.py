@@ -41,6 +41,7 @@ from aioprefetch.parquet.columns import (
 )
 from aioprefetch.parquet.dataset.ahead import Ahead, Job, in_order
 from aioprefetch.parquet.dataset.catalog import CatalogFile
+from aioprefetch.parquet.dataset.field_ids import FieldIds, Matching
 from aioprefetch.parquet.dataset.files import DatasetFile, Partitions, Source, files_instead, find_files, path_values
 from aioprefetch.parquet.file_part import BUDGET_SHARE, REQUESTS_HELD, SEGMENT_BYTES_MIN, file_part, memory_limits
 from aioprefetch.parquet.footer import TAIL_BYTES, Footer, seen_size, without_data
@@ -89,6 +90,7 @@ class DatasetRequest:
     path_column: str | None = None
     row_index: str | None = None
     files: Sequence[CatalogFile] | None = None
+    matching: Matching = ((), None)
 
     @property
     def added(self) -> list[str]:
@@ -165,6 +167,8 @@ async def listed_footer(
     except (NotFound, IsADirectory) as error:
         if file.size is None:  # It was named in a list, and not listed.
             await hint_at_directory(operator.accessor(), error, file.path, "in a list it ends with a slash")
+        if isinstance(file, CatalogFile) and file.table is not None:
+            error.add_context(table=file.table.text, hint="the table's files of this version were removed since")
         raise
     if expected and found.etag and not is_weak(found.etag) and found.etag != expected:
         raise _overwritten(file, expected, found.etag)  # By a store without conditions.
@@ -205,6 +209,10 @@ class _DatasetScan:
         self._arguments = request.arguments
         self._files = files
         self._partitions = self._partitions_of(files)
+        self._ids = None
+        if request.matching[0] and request.schema is not None:
+            passed = self._partitions.schema.names
+            self._ids = FieldIds(request.schema, request.matching, passed, path=self._path)
         self._left: list[Dnf | None] = [None] * len(files)
         self._held: dict[int, Footer] = {}
         self._carried: dict[int, int] = {}
@@ -446,6 +454,11 @@ class _DatasetScan:
 
     async def _planned(self, number: int, target: Target) -> _PlannedFile:
         footer = await self._footer(number, everything=True)
+        values = self._partitions.scalars(number)
+        if self._ids is not None:
+            footer = await self._operator.runtime().run_blocking(self._ids.named, footer)
+            footer = footer.with_int96_unit(self._request.int96_unit)
+            values = self._ids.defaults(footer) | values
         self._check_extra(footer)
         filters = self._arguments.filters
         is_undecided = isinstance(filters, pc.Expression) or self._left[number] is not None
@@ -459,7 +472,7 @@ class _DatasetScan:
         batches = FileBatches(
             target,
             footer,
-            self._partitions.scalars(number),
+            values,
             is_filtered=is_filtered,
             dropped=dropped,
             fills=self._request.fills_missing,
@@ -471,7 +484,7 @@ class _DatasetScan:
 
     def _file_arguments(self, number: int, footer: Footer, batches: FileBatches, target: Target) -> ScanArguments:
         filters, rows, filters_rows = self._arguments.filters, self._rows.get(number), self._arguments.filters_rows
-        alike = columns_alike(footer, target.filter_schema) - set(self._partitions.schema.names)
+        alike = columns_alike(footer, target.filter_schema) - set(self._partitions.scalars(number))
         if not isinstance(filters, pc.Expression):
             prunable = prunable_filters(self._left[number], alike)
             return ScanArguments(batches.columns, rows=rows, filters=prunable, filters_rows=filters_rows)

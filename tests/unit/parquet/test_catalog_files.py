@@ -24,6 +24,7 @@ from aioprefetch.errors import (
     ObjectChanged,
     Unsupported,
 )
+from aioprefetch.parquet.dataset.catalog import TableVersion
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.values import Capability
 from tests.files.dataset_files import asked, parquet_bytes
@@ -110,6 +111,11 @@ async def test_partition_values_are_those_of_the_catalog(b: Bench) -> None:
     found = await ap.parquet.read_table(b.operator, files=files, schema=schema, filters=[("n", "==", 7)], limit=2)
     assert found.to_pydict() == {"a": [0, 1], "n": [7, 7], "day": [day] * 2}
     assert asked(b) == [ODD], "files whose values do not match are not opened"
+    schema = pa.schema([("a", pa.int64()), ("n", pa.time64("us"))])
+    found = await ap.parquet.read_table(
+        b.operator, files=[ScanFile("b", partition={"n": None})], schema=schema, limit=1
+    )
+    assert found.to_pylist() == [{"a": 300, "n": None}], "no text is a time, and none has to be"
     with pytest.raises(Unsupported, match="partition 'n' have no"):
         await ap.parquet.read_table(
             b.operator, files=[ScanFile(ODD, partition={"n": 1}), ScanFile("b", partition={"n": "x"})]
@@ -121,6 +127,35 @@ async def test_a_table_without_files(b: Bench) -> None:
     found = await ap.parquet.read_table(b.operator, files=[], schema=schema, filters=[("p", "==", "x")])
     assert found.equals(schema.empty_table())
     assert not b.calls
+
+
+PLACES: list[tuple[str, str, str | None]] = [
+    ("memory://n", "memory://n/t/a b%20/f", "t/a b%20/f"),
+    ("memory://n/t", "memory://n/t/f", "f"),
+    ("memory://n/t", "memory://n/tt/f", None),
+    ("memory://n", "memory://other/f", None),
+    ("s3://bucket/p", "s3a://bucket/p/x=1//f", "x=1//f"),
+    ("s3://bucket/p", "gs://bucket/p/f", None),
+    ("s3://bucket", "s3://other/f", None),
+    ("file:///", "/t/f", "t/f"),
+    ("file:///t", "file:/t/f#?", "f#?"),
+    ("file:///t", "file:///t", None),
+    ("abfss://box@one.dfs.core.windows.net/p", "abfss://box@one.dfs.core.windows.net/p/f", "f"),
+    ("abfss://box@one.dfs.core.windows.net/p", "abfss://box@two.dfs.core.windows.net/p/f", None),
+]
+
+
+@pytest.mark.parametrize(("uri", "url", "key"), PLACES)
+def test_urls_of_a_table(uri: str, url: str, key: str | None) -> None:
+    """They become keys of the operator, or are refused where it does not reach them."""
+    options: dict[str, Any] = {"account_key": "a2V5"} if "@" in uri else {}
+    operator = ap.Operator.from_uri(uri, **options)
+    files = [ScanFile(url, table=TableVersion("version 7 of t"))]
+    if key is None:
+        with pytest.raises(ConfigInvalid, match=r"version 7 of t has files at .* does not reach"):
+            ap.parquet.scan(operator, files=files)
+    else:
+        assert repr(key) in repr(ap.parquet.scan(operator, files=files))
 
 
 @dataclass(frozen=True)
