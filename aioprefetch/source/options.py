@@ -14,6 +14,7 @@ from aioprefetch.options import COUNT, COUNT_OR_ZERO, FLAG, SECONDS_OR_ZERO, SIZ
 
 Overwrites = Literal["ignore", "reread", "fail"]
 OnFailure = Literal["fail", "skip", "quarantine"]
+OnCorruptRecord = Literal["fail", "skip", "null", "rescue"]
 UnknownFields = Literal["ignore", "warn", "fail", "rescue"]
 CleanSource = Literal["off", "delete", "move"]
 Assign = Literal["hash", "size"]
@@ -189,13 +190,15 @@ class FormatOptions:
 
     format: str | None = option(None, TEXT)
     compression: str = option("auto", Choice(*COMPRESSIONS), also="other:codec")
-    encoding: str = option("utf-8", TEXT, also="other:charset,charsetName")
+    encoding: str = option("utf-8", TEXT, also="spark:encoding,charset other:charsetName")
     # csv
     header: bool = option(False, FLAG, also="other:headers,hasHeader")
     delimiter: str = option(",", CHARACTER, name="sep", also="spark:sep,delimiter other:separator,fieldSep")
     quote: str | None = option('"', OPTIONAL_CHARACTER)
     escape: str | None = option(None, OPTIONAL_CHARACTER)
     null_value: str = option("", Text(may_be_empty=True))
+    comment: str | None = option(None, OPTIONAL_CHARACTER)
+    whole_text: bool = option(False, FLAG)
     multi_line: bool = option(False, FLAG, also="other:wholeFile")
     # text
     time_zone: str | None = option(None, TEXT)
@@ -218,11 +221,14 @@ class FailureOptions:
     """The handling of a file that is missing, was overwritten, or cannot be decoded when it is read.
 
     ``fail`` ends the batch, ``skip`` leaves the file out with a warning, ``quarantine`` also writes down which one.
+    ``on_corrupt_record`` is for single records of JSON and CSV: ``skip`` leaves them out, counted for each file.
+    ``null`` and ``rescue`` are for the parsers of an engine.
     """
 
     on_missing: OnFailure = option("fail", ON_FAILURE)
     on_changed: OnFailure = option("fail", ON_FAILURE)
     on_corrupt: OnFailure = option("fail", ON_FAILURE)
+    on_corrupt_record: OnCorruptRecord = option("fail", Choice(*get_args(OnCorruptRecord)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

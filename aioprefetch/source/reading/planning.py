@@ -40,6 +40,7 @@ from aioprefetch.source.fetch.partitioning import (
 from aioprefetch.source.formats import RecordFormat, can_split, format_of, formats_with_datasets
 from aioprefetch.source.formats.corruption import UNDECODABLE, undecodable
 from aioprefetch.source.formats.record_format import FooterPlanning
+from aioprefetch.source.formats.record_texts import texts_format
 from aioprefetch.source.list.pages import Selection, file_of
 from aioprefetch.source.options import FormatOptions, ListOptions, OnFailure, PartitionOptions, ReadOptions
 from aioprefetch.source.reading.task import reason_of
@@ -112,6 +113,37 @@ async def infer_schema(
     if fields and columns.outside is not None:
         _warn_of_outside(columns, [field.name for field in fields])
     return InferredSchema(with_directory_fields(schema, fields), tuple(field.name for field in fields))
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTexts:
+    """The records of a sample of files, each file's by itself, and the fields of all their directories."""
+
+    texts: Sequence[pa.BinaryArray]
+    directories: pa.Schema
+
+
+async def sample_texts(
+    operator: Operator,
+    files: AsyncIterable[SourceFile],
+    options: FormatOptions,
+    *,
+    read: ReadOptions,
+    has_schema: bool = False,
+    keys_max: int | None = None,
+) -> SampledTexts:
+    """Records of a sample of ``files``, as ``infer_schema`` chooses it; headers are the first of each file's.
+
+    Names and types of directories are as Spark has them. With a schema no file is read. Raises as a read does.
+    """
+    sample, columns, _ = await _listed(files, options, keys_max)
+
+    async def texts_of(file: SourceFile) -> pa.BinaryArray:
+        record_format = texts_format(format_of(file.key, options))
+        return await record_format.sample_texts(operator, file, options, read)
+
+    texts = [] if has_schema else await gather_all(partial(texts_of, file) for file in sample)
+    return SampledTexts(texts, with_texts_for_nulls(pa.schema(columns.fields(narrow=True))))
 
 
 def _warn_of_outside(columns: DirectoryColumns, names: list[str]) -> None:
