@@ -123,6 +123,14 @@ def _typed(operand: Any) -> Any:
     raise TypeError(f"a filter cannot compare with {type(operand).__name__}")
 
 
+TIME = Kind(
+    "a time such as 2024-01-31T12:00:00",
+    lambda value: value,
+    dt.datetime.fromisoformat,
+    annotation="str",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOptions:
     """How files are found.
@@ -131,9 +139,9 @@ class ListOptions:
     ``sweep_pages`` is the number of pages of known keys that each trigger lists again; with 0, files are found only
     above the last known key: no late files below it, no overwrites, no deletions. Up to ``ahead_pages`` are listed
     before they are needed. A key that is no longer listed is forgotten after ``forget_after_seconds``. Keys with a part
-    that begins with ``_`` or ``.`` are skipped unless ``hidden_files``; see ``values.is_hidden``. A store that
-    throttles or does not respond is asked again for ``retry_seconds``, with growing pauses, before its error ends a
-    source.
+    that begins with ``_`` or ``.`` are skipped unless ``hidden_files``; see ``values.is_hidden``. A batch leaves out
+    files that were not modified after and before the given times, which have zones. A store that throttles or does not
+    respond is asked again for ``retry_seconds``, with growing pauses, before its error ends a source.
     """
 
     glob: str | None = None
@@ -143,6 +151,8 @@ class ListOptions:
     overwrites: Overwrites = option("ignore", Choice(*get_args(Overwrites)), scope="stream")
     forget_after_seconds: float = option(7 * 86400.0, SECONDS_OR_ZERO, scope="stream")
     hidden_files: bool = option(False, FLAG)
+    modified_after: dt.datetime | None = option(None, TIME, scope="batch")
+    modified_before: dt.datetime | None = option(None, TIME, scope="batch")
     retry_seconds: float = option(600.0, SECONDS_OR_ZERO, name="list_retry_seconds", scope="stream")
 
 

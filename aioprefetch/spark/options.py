@@ -103,7 +103,8 @@ def _true(text: str) -> bool:
 
 _ALWAYS = Kind("true, as is done always", lambda value: value, _true, annotation="Literal[True]")
 # Spark's words for what becomes of bad records.
-MODES: Mapping[str, OnCorruptRecord] = {"failfast": "fail", "dropmalformed": "skip", "permissive": "null"}
+MODES: Mapping[str, OnCorruptRecord] = {"FAILFAST": "fail", "DROPMALFORMED": "skip", "PERMISSIVE": "null"}
+_MODE = Kind(f"one of {', '.join(MODES)}", lambda value: value, lambda text: MODES[text.strip().upper()])
 
 
 class SourceRows:
@@ -124,7 +125,7 @@ class SourceRows:
     clean_destination: str | None = option(
         None, TEXT, name="clean_source_move_destination", also="spark:cleanSource.moveDestination", scope="stream"
     )
-    mode: str | None = option(None, Choice(*MODES))
+    mode: str | None = option(None, _MODE)
     recursive_file_lookup: bool = option(True, _ALWAYS)
     merge_schema: bool = option(True, _ALWAYS)
     ignore_missing_files: bool = option(False, FLAG)
@@ -205,7 +206,6 @@ _SPARKS: Mapping[str, str] = {
         ("use onCorrupt=quarantine with quarantineLocation", "badrecordspath"),
         ("use unknownFields=rescue", "rescueddatacolumn"),
         ("name=value directories below the part of the path without wildcards are columns", "basepath"),
-        ("files are not chosen by their times", "modifiedbefore modifiedafter"),
         ("files of every age are read; forgetAfterSeconds concerns deleted files", "maxfileage"),
         ("the order of files cannot be chosen", "latestfirst"),
         ("a file is its whole key", "filenameonly"),

@@ -23,7 +23,7 @@ from aioprefetch.errors import ConfigInvalid, NotFound, UntrustedMetadata
 from aioprefetch.source.columns.schemas import match_names
 from aioprefetch.source.formats import format_of
 from aioprefetch.source.formats.record_texts import RECORD_COLUMN
-from aioprefetch.source.options import RESCUED_COLUMN, OnCorruptRecord
+from aioprefetch.source.options import OnCorruptRecord
 from aioprefetch.source.reading import list_files, sample_texts
 from aioprefetch.source.reading.planning import SampledTexts
 from aioprefetch.spark.hadoop import SessionSettings
@@ -55,6 +55,8 @@ _MODES: Mapping[OnCorruptRecord, str] = {
     "rescue": "PERMISSIVE",
 }
 _CORRUPT, _PARSED, _ROWS = "columnnameofcorruptrecord", "_parsed", "_rows"
+# Under ``onCorruptRecord=rescue``: the text of a record that does not fit.
+RESCUED_TEXT = "_rescued_data"
 # The fields of a stream at its first start, beside its state.
 KEPT_NAME = "parsed.json"
 _DATA_FRAMES_SINCE = (4, 2)
@@ -108,7 +110,7 @@ def _format(texts: dict[str, str], session: SessionSettings) -> str:
 async def _first_key(settings: SourceSettings) -> str:
     settings = with_location(settings, await locate(settings))
     listing, store = settings.listing, source_operator(settings)
-    files = list_files(store, settings.formats, glob=listing.glob, hidden_files=listing.hidden_files)
+    files = list_files(store, settings.formats, listing)
     async with aclosing(files):
         async for file in files:
             return file.key
@@ -151,8 +153,8 @@ class _Parsing:
         directories = [fields.schema[name] for name in fields.directories]
         metadata = projected(Inferred(StructType([])), replace(settings, columns=None)).fields
         if self._policy == "rescue":
-            self._options[_CORRUPT] = RESCUED_COLUMN
-            data = StructType([field for field in data if field.name != RESCUED_COLUMN])
+            self._options[_CORRUPT] = RESCUED_TEXT
+            data = StructType([field for field in data if field.name != RESCUED_TEXT])
         whole = self._whole(data, directories)
         texts = self._of_source(texts, fields.directories)
         if not self._enforces:
@@ -163,7 +165,7 @@ class _Parsing:
         return parsed.select([_column(field.name) for field in projected(Inferred(whole), settings)])
 
     def _whole(self, data: StructType, directories: list[StructField]) -> StructType:
-        rescued = [StructField(RESCUED_COLUMN, StringType())] if self._policy == "rescue" else []
+        rescued = [StructField(RESCUED_TEXT, StringType())] if self._policy == "rescue" else []
         return StructType([*data, *directories, *rescued])
 
     def _of_source(self, texts: dict[str, str], directories: tuple[str, ...]) -> dict[str, str]:
@@ -183,7 +185,7 @@ class _Parsing:
     def _fields(self, schema: StructType | None) -> Inferred:
         """All fields: those of records, then those of directories, whose types the user's schema may give."""
         if self._settings.state_location is None:
-            return run(self._sampled(self._settings, schema, None if schema is None else STREAM_KEYS_MAX))
+            return run(self._sampled(self._settings, schema, None if schema is None else STREAM_KEYS_MAX))[0]
         return run(self._kept(schema))
 
     async def _kept(self, schema: StructType | None) -> Inferred:
@@ -192,7 +194,9 @@ class _Parsing:
         store = state_operator(settings)
         kept = await read_kept(store, KEPT_NAME, frozenset({"schema", "directories"}))
         if kept is None:
-            now = await self._sampled(await resolved(settings, store), schema, STREAM_KEYS_MAX)
+            now, is_empty = await self._sampled(await resolved(settings, store), schema, STREAM_KEYS_MAX)
+            if is_empty:
+                return now  # The next start has to see the directories of the first files.
             kept = await keep(
                 store, KEPT_NAME, {"schema": json.loads(now.schema.json()), "directories": [*now.directories]}
             )
@@ -201,10 +205,13 @@ class _Parsing:
             return fields
         return _with_directories(schema, StructType([fields.schema[name] for name in fields.directories]))
 
-    async def _sampled(self, settings: SourceSettings, schema: StructType | None, keys_max: int | None) -> Inferred:
+    async def _sampled(
+        self, settings: SourceSettings, schema: StructType | None, keys_max: int | None
+    ) -> tuple[Inferred, bool]:
+        """All fields, and whether there were no files."""
         settings = with_location(settings, await locate(settings))
         listing, store = settings.listing, source_operator(settings)
-        files = list_files(store, settings.formats, glob=listing.glob, hidden_files=listing.hidden_files)
+        files = list_files(store, settings.formats, listing)
         async with aclosing(files):
             sampled = await sample_texts(
                 store,
@@ -215,7 +222,8 @@ class _Parsing:
                 keys_max=keys_max,
             )
         directories = spark_schema(sampled.directories)
-        return _with_directories(self._inferred(sampled) if schema is None else schema, directories)
+        fields = self._inferred(sampled) if schema is None else schema
+        return _with_directories(fields, directories), sampled.is_empty
 
     def _inferred(self, sampled: SampledTexts) -> StructType:
         """The schema that Spark infers from the records of the sample."""
@@ -242,7 +250,7 @@ class _Parsing:
     def _parsed(self, records: DataFrame, data: StructType, others: list[StructField]) -> DataFrame:
         """The fields of the records beside the other columns."""
         if self._policy == "rescue":
-            data = StructType([*data, StructField(RESCUED_COLUMN, StringType())])
+            data = StructType([*data, StructField(RESCUED_TEXT, StringType())])
         if not others and not records.isStreaming and pyspark_version() >= _DATA_FRAMES_SINCE:
             reader = self._spark.read.schema(data).options(**self._options, mode=_MODES[self._policy])
             return getattr(reader, self._kind)(records.select(_text()))  # type: ignore[no-any-return]

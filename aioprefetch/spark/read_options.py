@@ -24,7 +24,7 @@ class SourceOptions(StoreTexts, LimitOptions, BlockOptions, total=False):
     quarantine_location: str | None
     file_schema: str | None
     metadata_columns: str | Sequence[str] | None
-    mode: Literal["failfast", "dropmalformed", "permissive"] | None
+    mode: str | None
     recursive_file_lookup: Literal[True] | None
     merge_schema: Literal[True] | None
     ignore_missing_files: bool | None
@@ -99,6 +99,8 @@ class BatchOptions(SourceOptions, total=False):
 
     push_filters: bool | None
     allow_empty: bool | None
+    modified_after: str | None
+    modified_before: str | None
 
 
 class StreamOptions(SourceOptions, total=False):

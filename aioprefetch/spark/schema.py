@@ -373,7 +373,7 @@ async def _kept_fields(settings: SourceSettings) -> Inferred:
 
 async def _sampled(operator: Operator, settings: SourceSettings, keys_max: int | None) -> Inferred:
     listing, formats = settings.listing, settings.formats
-    files = list_files(operator, formats, glob=listing.glob, hidden_files=listing.hidden_files)
+    files = list_files(operator, formats, listing)
     async with aclosing(files):
         inferred = await infer_schema(
             operator,

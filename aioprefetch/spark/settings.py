@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from aioprefetch.errors import ConfigInvalid, printable, redact
 from aioprefetch.operator.from_uri import split_uri
 from aioprefetch.plan.patterns import alternatives, compile_glob, has_wildcard, literal_glob, wildcard_at
-from aioprefetch.source.columns.casts import set_zone_advice
+from aioprefetch.source.columns.casts import in_zone, set_zone_advice
 from aioprefetch.source.list.pages import Selection
 from aioprefetch.source.options import (
     AdmissionOptions,
@@ -37,7 +37,6 @@ from aioprefetch.spark.hadoop import SessionSettings
 from aioprefetch.spark.options import (
     CREDENTIAL_NAMES,
     GROUPS,
-    MODES,
     OPEN_FILE_PREFIXES,
     RECORD_FORMATS,
     SOURCE_OPTIONS,
@@ -283,6 +282,9 @@ def parse_options(options: Mapping[str, str], session: SessionSettings | None = 
         if session.time_zone is not None:
             groups["format"].setdefault("time_zone", session.time_zone)
     groups["format"].setdefault("infer_types", False)  # As in Spark: without inferSchema columns of CSV are strings.
+    for name in ("modified_after", "modified_before"):
+        if name in groups["list"]:
+            groups["list"][name] = in_zone(groups["list"][name], groups["format"].get("time_zone"))
     source = groups["source"]
     if "path" not in source:
         why = "no path is given: load() takes a URL such as s3://bucket/prefix"
@@ -359,7 +361,7 @@ def _parsed(texts: Mapping[str, str]) -> Groups:
     if mode is not None:
         if "on_corrupt_record" in groups["failure"]:
             raise ConfigInvalid("mode and onCorruptRecord are one option; give one of them", operation="configure")
-        groups["failure"]["on_corrupt_record"] = MODES[mode]
+        groups["failure"]["on_corrupt_record"] = mode
     for name, policy in (("ignore_missing_files", "on_missing"), ("ignore_corrupt_files", "on_corrupt")):
         if groups["source"].pop(name, False):
             groups["failure"].setdefault(policy, "skip")

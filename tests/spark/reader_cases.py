@@ -282,7 +282,6 @@ REFUSED = {
     "parquet: datetimeRebaseMode": "leave it out",
     "json: directories of different depth": "name=value directories differ",  # by Spark, too
     "json: basePath": "without wildcards are columns",
-    "json: modifiedAfter": "not chosen by their times",
 }
 # Our rows, and the sentence of the page, which a warning has too: its kind, or some of its words.
 DIFFERENT: dict[str, tuple[list[dict[str, Any]], str]] = {

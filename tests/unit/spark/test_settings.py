@@ -158,7 +158,7 @@ def test_keys_of_open_file_under_all_prefixes() -> None:
         ("cleanSource", "move", "moveDestination"),
         ("cleanSource.moveDestination", "s3://b/x", "cleanSource=move"),
         ("onMissing", "quarantine", "quarantineLocation"),
-        ("mode", "strict", "failfast"),
+        ("mode", "strict", "FAILFAST"),
         ("mergeSchema", "false", "as is done always"),
         ("stateLocation", "s3://bucket/dir/state", "within the path"),
         ("stateLocation", "s3://bucket/*/state", "wildcard"),
