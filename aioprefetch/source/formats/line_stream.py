@@ -147,7 +147,7 @@ async def read_records(
     def parsed(lines: Lines) -> FoundBatch | None:
         return parse(decoding.utf8(lines))
 
-    tolerant = None if want.bad_records is None else GoodRecords(item.file.key, item.start, want, parsed)
+    tolerant = None if want.bad_records is None else GoodRecords(item, want, parsed)
     async with aclosing(raw), aclosing(_lines(operator, item.file, want.options, cutter, raw, decoding)) as parts:
         async for lines in parts:
             if tolerant is None:
@@ -259,11 +259,11 @@ class GoodRecords:
     ``read`` is for whole records of the item. A header is no record: a file with a bad one is corrupt as a whole.
     """
 
-    def __init__(self, path: str, start: int, want: Wanted, read: ParseLines) -> None:
-        self._key = (path, start)
+    def __init__(self, item: FetchItem, want: Wanted, read: ParseLines) -> None:
+        self._item = item
         self._want = want
         self._read = read
-        self._needs_header = want.options.header and start == 0
+        self._needs_header = want.options.header and item.start == 0
         self._ends = line_ends(want.options, raw=True)
         self._bad_records = {} if want.bad_records is None else want.bad_records
         self._count = 0
@@ -285,8 +285,8 @@ class GoodRecords:
             if self._needs_header or isinstance(error, MemoryError):
                 raise
             self._count += 1
-            self._first = self._first or undecodable(self._key[0], error)
-            self._bad_records[self._key] = self._count, self._first
+            self._first = self._first or undecodable(self._item.file.key, error)
+            self._bad_records[self._item] = self._count, self._first
             return
         self._needs_header = self._needs_header and not lines.data.strip()
         if found is not None:

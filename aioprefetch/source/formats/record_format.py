@@ -24,8 +24,8 @@ from aioprefetch.source.options import COMPRESSIONS, FormatOptions, ReadOptions
 from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.values import Entry
 
-# The number of records of an item that were left out, and the error of the first, by path and start.
-BadRecords = dict[tuple[str, int], tuple[int, Exception]]
+# The number of records of each item that were left out, and the error of the first.
+BadRecords = dict[FetchItem, tuple[int, Exception]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,20 +186,20 @@ class Failures:
 
     async def write_down(self) -> None:
         """Log the records that were left out, and pass lines of them and of files to ``task.quarantine``."""
-        by_file: dict[str, tuple[int, Exception]] = {}
-        for (key, _), (count, error) in sorted((self.bad_records or {}).items()):
-            known = by_file.get(key, (0, error))
-            by_file[key] = known[0] + count, known[1]
-        for key, (count, error) in by_file.items():
-            url = self._task.url_of(key)
+        counts: dict[str, tuple[int, Exception]] = {}
+        left_out = sorted((self.bad_records or {}).items(), key=lambda one: (one[0].file.key, one[0].start))
+        for item, (count, error) in left_out:
+            url = self._task.url_of(item.file.key)
+            before, first = counts.get(url, (0, error))
+            counts[url] = before + count, first
+            self._lines.append(quarantine_line(url, item, "records", error, records=count))
+        for url, (count, error) in counts.items():
             logger.warning("%s: %d record(s) left out, on_corrupt_record=skip; the first: %s", url, count, error)
-            facts = {"file": url, "key": key, "reason": "records", "records": count, "error": _shown(error)}
-            self._lines.append(json.dumps(facts, ensure_ascii=False))
         if self._lines and self._task.quarantine is not None:
             await self._task.quarantine(tuple(self._lines))
 
 
-def quarantine_line(url: str, item: FetchItem, reason: Reason, error: BaseException) -> str:
+def quarantine_line(url: str, item: FetchItem, reason: str, error: BaseException, **more: int) -> str:
     """One JSON line, without a time, so that the same batch writes the same lines."""
     file = item.file
     facts = {
@@ -212,13 +212,10 @@ def quarantine_line(url: str, item: FetchItem, reason: Reason, error: BaseExcept
         "etag": file.etag,
         "version": file.version,
         "reason": reason,
-        "error": _shown(error),
+        "error": f"{type(error).__name__}: {error}",
+        **more,
     }
     return json.dumps(facts, ensure_ascii=False)
-
-
-def _shown(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def quarantine_to(operator: Operator, path: str) -> Quarantine:

@@ -199,8 +199,8 @@ async def test_bad_records_are_left_out_and_counted_for_each_file(
         assert len(await shelf.rows(parts, task)) == (100 if multi_line else 200 if kind == "csv" else 101)
         with pytest.raises(UntrustedMetadata):
             await shelf.rows([file], replace(task, failures=FailureOptions()))
-    counts = {line["key"]: line["records"] for line in map(json.loads, notes)}
-    assert counts[file.key] == bad
+    notes_of = [line for line in map(json.loads, notes) if line["key"] == file.key]
+    assert {(line["records"], line["etag"], line["reason"]) for line in notes_of} == {(bad, file.etag, "records")}
     assert f"a.{kind}: {bad} record(s) left out" in caplog.text
 
 
