@@ -51,6 +51,19 @@ def literal_part(glob: str) -> tuple[str, int]:
         text, position = text + character[1], character.end()
 
 
+_BRACES = re.compile(r"(?<!\[)\{((?:\[[^\]]*\]|[^{}\[])*,(?:\[[^\]]*\]|[^{}\[])*)\}")
+_COMMA = re.compile(r",(?![^\[]*\])")
+
+
+def alternatives(glob: str) -> list[str]:
+    """The globs that one with alternatives in braces stands for; itself without any."""
+    braces = _BRACES.search(glob)
+    if braces is None:
+        return [glob]
+    before, after = glob[: braces.start()], glob[braces.end() :]
+    return [one for part in _COMMA.split(braces[1]) for one in alternatives(f"{before}{part}{after}")]
+
+
 def compile_glob(glob: str) -> re.Pattern[str]:
     """A glob over whole paths: ``*`` and ``?`` stay within a segment, ``**`` crosses them, ``[a-z]`` is a set.
 

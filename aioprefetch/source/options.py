@@ -14,6 +14,7 @@ from aioprefetch.options import COUNT, COUNT_OR_ZERO, FLAG, SECONDS_OR_ZERO, SIZ
 
 Overwrites = Literal["ignore", "reread", "fail"]
 OnFailure = Literal["fail", "skip", "quarantine"]
+OnCorruptRecord = Literal["fail", "skip", "null", "rescue"]
 UnknownFields = Literal["ignore", "warn", "fail", "rescue"]
 CleanSource = Literal["off", "delete", "move"]
 Assign = Literal["hash", "size"]
@@ -122,6 +123,14 @@ def _typed(operand: Any) -> Any:
     raise TypeError(f"a filter cannot compare with {type(operand).__name__}")
 
 
+TIME = Kind(
+    "a time such as 2024-01-31T12:00:00",
+    lambda value: value,
+    dt.datetime.fromisoformat,
+    annotation="str",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOptions:
     """How files are found.
@@ -130,9 +139,9 @@ class ListOptions:
     ``sweep_pages`` is the number of pages of known keys that each trigger lists again; with 0, files are found only
     above the last known key: no late files below it, no overwrites, no deletions. Up to ``ahead_pages`` are listed
     before they are needed. A key that is no longer listed is forgotten after ``forget_after_seconds``. Keys with a part
-    that begins with ``_`` or ``.`` are skipped unless ``hidden_files``; see ``values.is_hidden``. A store that
-    throttles or does not respond is asked again for ``retry_seconds``, with growing pauses, before its error ends a
-    source.
+    that begins with ``_`` or ``.`` are skipped unless ``hidden_files``; see ``values.is_hidden``. A batch leaves out
+    files that were not modified after and before the given times, which have zones. A store that throttles or does not
+    respond is asked again for ``retry_seconds``, with growing pauses, before its error ends a source.
     """
 
     glob: str | None = None
@@ -142,6 +151,8 @@ class ListOptions:
     overwrites: Overwrites = option("ignore", Choice(*get_args(Overwrites)), scope="stream")
     forget_after_seconds: float = option(7 * 86400.0, SECONDS_OR_ZERO, scope="stream")
     hidden_files: bool = option(False, FLAG)
+    modified_after: dt.datetime | None = option(None, TIME, scope="batch")
+    modified_before: dt.datetime | None = option(None, TIME, scope="batch")
     retry_seconds: float = option(600.0, SECONDS_OR_ZERO, name="list_retry_seconds", scope="stream")
 
 
@@ -189,13 +200,15 @@ class FormatOptions:
 
     format: str | None = option(None, TEXT)
     compression: str = option("auto", Choice(*COMPRESSIONS), also="other:codec")
-    encoding: str = option("utf-8", TEXT, also="other:charset,charsetName")
+    encoding: str = option("utf-8", TEXT, also="spark:encoding,charset other:charsetName")
     # csv
     header: bool = option(False, FLAG, also="other:headers,hasHeader")
     delimiter: str = option(",", CHARACTER, name="sep", also="spark:sep,delimiter other:separator,fieldSep")
     quote: str | None = option('"', OPTIONAL_CHARACTER)
     escape: str | None = option(None, OPTIONAL_CHARACTER)
     null_value: str = option("", Text(may_be_empty=True))
+    comment: str | None = option(None, OPTIONAL_CHARACTER)
+    whole_text: bool = option(False, FLAG)
     multi_line: bool = option(False, FLAG, also="other:wholeFile")
     # text
     time_zone: str | None = option(None, TEXT)
@@ -218,11 +231,14 @@ class FailureOptions:
     """The handling of a file that is missing, was overwritten, or cannot be decoded when it is read.
 
     ``fail`` ends the batch, ``skip`` leaves the file out with a warning, ``quarantine`` also writes down which one.
+    ``on_corrupt_record`` is for single records of JSON and CSV: ``skip`` leaves them out, counted for each file.
+    ``null`` and ``rescue`` are for the parsers of an engine.
     """
 
     on_missing: OnFailure = option("fail", ON_FAILURE)
     on_changed: OnFailure = option("fail", ON_FAILURE)
     on_corrupt: OnFailure = option("fail", ON_FAILURE)
+    on_corrupt_record: OnCorruptRecord = option("fail", Choice(*get_args(OnCorruptRecord)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 from weakref import WeakKeyDictionary
 
 import pyspark
@@ -27,6 +27,7 @@ from aioprefetch.spark import worker
 from aioprefetch.spark.hadoop import TIME_ZONE, SessionSettings, from_files, from_session
 from aioprefetch.spark.operators import explaining
 from aioprefetch.spark.options import check_scope, option_name
+from aioprefetch.spark.parser import load_parsed
 from aioprefetch.spark.readers import BatchReader, StreamReader
 from aioprefetch.spark.schema import (
     Inferred,
@@ -142,15 +143,16 @@ def _use_this_python(spark: SparkSession) -> None:
 
 def read(
     spark: SparkSession,
-    url: str,
+    url: str | Sequence[str],
     *,
     schema: StructType | str | None = None,
     columns: Sequence[str] | None = None,
     filters: Sequence[Any] | None = None,
     format: str | None = None,  # noqa: A002 - the name of the option
+    parser: Literal["arrow", "spark"] | None = None,
     **options: Unpack[BatchOptions],
 ) -> DataFrame:
-    """A DataFrame of the files at ``url``: one object, a directory, or a glob.
+    """A DataFrame of the files at ``url``: one object, a directory, or a glob; or at several of them in one store.
 
     Only ``columns`` are read, of a ``schema`` that describes the files. ``filters`` is a list of ``(column, operator,
     value)`` that all hold, or a list of such lists: one has to hold. Row groups that cannot match are not read, nor
@@ -160,18 +162,19 @@ def read(
     register(spark)
     texts = _texts(spark, url, columns, filters, format, options)
     check_scope(texts, "batch")
-    return _load(spark.read, texts, _registered[spark], schema, columns)
+    return _load(spark, spark.read, texts, schema, columns, parser)
 
 
 def stream(
     spark: SparkSession,
-    url: str,
+    url: str | Sequence[str],
     *,
     checkpoint: str,
     schema: StructType | str | None = None,
     columns: Sequence[str] | None = None,
     filters: Sequence[Any] | None = None,
     format: str | None = None,  # noqa: A002 - the name of the option
+    parser: Literal["arrow", "spark"] | None = None,
     **options: Unpack[StreamOptions],
 ) -> DataFrame:
     """A streaming DataFrame of the new files at ``url``, each delivered once.
@@ -190,7 +193,7 @@ def stream(
     location = f"{checkpoint.rstrip('/')}/aioprefetch"
     texts = _texts(spark, url, columns, filters, format, {**options, "stateLocation": location})
     check_scope(texts, "stream")
-    return _load(spark.readStream, texts, _registered[spark], schema, columns)
+    return _load(spark, spark.readStream, texts, schema, columns, parser)
 
 
 def _data_source(settings: SessionSettings) -> type[AioPrefetchDataSource]:
@@ -199,15 +202,18 @@ def _data_source(settings: SessionSettings) -> type[AioPrefetchDataSource]:
 
 
 def _load(
+    spark: SparkSession,
     reader: DataFrameReader | DataStreamReader,
     texts: dict[str, str],
-    session: SessionSettings,
     schema: StructType | str | None,
     columns: Sequence[str] | None,
+    parser: str | None,
 ) -> DataFrame:
     """If ``columns`` select from a ``schema``, all fields of the files are passed as ``fileSchema``."""
-    settings = parse_options(texts, session)
-    reader = reader.format(NAME)
+    session, reader = _registered[spark], reader.format(NAME)
+    if parser == "spark":
+        return load_parsed(spark, reader, texts, session, None if schema is None else _struct(schema))
+    settings = parse_options({**texts, "parser": parser or "arrow"}, session)
     if schema is not None:
         everything = _struct(schema)
         reader = reader.schema(with_metadata(narrowed(everything, columns), settings))
@@ -225,7 +231,7 @@ def _struct(schema: StructType | str) -> StructType:
 
 def _texts(
     spark: SparkSession,
-    url: str,
+    url: str | Sequence[str],
     columns: Sequence[str] | None,
     filters: Sequence[Any] | None,
     format_name: str | None,
@@ -245,7 +251,8 @@ def _texts(
         except TypeError as error:
             raise ConfigInvalid(f"filters: {error}", operation="configure") from None
     zone = spark.conf.get(TIME_ZONE)
-    return {"path": url, **({"sessionTimeZone": zone} if zone else {}), **texts}
+    path = url if isinstance(url, str) else json.dumps(list(url))
+    return {"path": path, **({"sessionTimeZone": zone} if zone else {}), **texts}
 
 
 def _text(name: str, value: Any) -> str:

@@ -29,6 +29,7 @@ from aioprefetch.source.options import (
     FailureOptions,
     FormatOptions,
     ListOptions,
+    OnCorruptRecord,
     PartitionOptions,
     ReadOptions,
 )
@@ -90,10 +91,27 @@ METADATA = Kind(
 )
 
 
+# The formats whose records Spark's parsers may read, and what delivers them.
+RECORD_FORMATS = {"csv": "csv-records", "jsonl": "json-records"}
+
+
+def _true(text: str) -> bool:
+    if not FLAG.parsed(text):
+        raise ValueError(text)
+    return True
+
+
+_ALWAYS = Kind("true, as is done always", lambda value: value, _true, annotation="Literal[True]")
+# Spark's words for what becomes of bad records.
+MODES: Mapping[str, OnCorruptRecord] = {"FAILFAST": "fail", "DROPMALFORMED": "skip", "PERMISSIVE": "null"}
+_MODE = Kind(f"one of {', '.join(MODES)}", lambda value: value, lambda text: MODES[text.strip().upper()])
+
+
 class SourceRows:
     """The places of a source, and the handling of its files: rows beside the groups of the engine."""
 
     path: str | None = option(None, TEXT)
+    parser: Literal["arrow", "spark"] = option("arrow", Choice("arrow", "spark"))
     name_filter: str | None = option(None, TEXT, name="path_glob_filter", also="other:pathGlobFilters,matchPattern")
     state_location: str | None = option(None, TEXT, scope="stream")
     attach_to: str | None = option(None, TEXT, scope="stream")
@@ -107,9 +125,26 @@ class SourceRows:
     clean_destination: str | None = option(
         None, TEXT, name="clean_source_move_destination", also="spark:cleanSource.moveDestination", scope="stream"
     )
+    mode: str | None = option(None, _MODE)
+    recursive_file_lookup: bool = option(True, _ALWAYS)
+    merge_schema: bool = option(True, _ALWAYS)
+    ignore_missing_files: bool = option(False, FLAG)
+    ignore_corrupt_files: bool = option(False, FLAG)
     # Some zones have names that only Java knows: they are checked only where a file has times without a zone.
     session_time_zone: str | None = option(None, TEXT)
 
+
+# Options of Spark's parsers of CSV and JSON, which ``parser="spark"`` passes on as they are.
+_OF_PARSERS = (
+    "char_to_escape_quote_escaping unescaped_quote_handling empty_value nan_value positive_inf negative_inf max_columns"
+    " max_chars_per_column ignore_leading_white_space ignore_trailing_white_space enforce_schema prefer_date"
+    " date_format timestamp_format timestamp_ntz_format time_format enable_date_time_parsing_fallback locale"
+    " column_name_of_corrupt_record sampling_ratio single_variant_column primitives_as_string prefers_decimal"
+    " drop_field_if_all_null allow_comments allow_unquoted_field_names allow_single_quotes"
+    " allow_numeric_leading_zeros allow_backslash_escaping_any_character allow_unquoted_control_chars"
+    " allow_non_numeric_numbers quote_all escape_quotes ignore_null_fields"
+)
+_ANY = Kind("text", lambda value: value, str)
 
 GROUPS: Mapping[str, type] = {
     "source": SourceRows,
@@ -135,6 +170,9 @@ def _source_options() -> Iterable[SourceOption]:
         for row in table_of(owner).values():
             for name in (*row.words("spark"),) or (row.spark,):
                 yield SourceOption(name, group, replace(row, kind=_KINDS.get(row.name, row.kind)))
+    for name in _OF_PARSERS.split():
+        row = Option(name, _ANY, None, annotation="str | bool | float")
+        yield SourceOption(row.spark, "parser", row)
 
 
 SOURCE_OPTIONS: Mapping[str, SourceOption] = MappingProxyType({one.name.lower(): one for one in _source_options()})
@@ -163,31 +201,11 @@ def value_of(name: str, row: Option, text: Any) -> Any:
 _SPARKS: Mapping[str, str] = {
     name: said
     for said, names in (
-        ("there is no such limit: leave it out", "maxcolumns maxcharspercolumn"),
-        ("read other texts as string, and convert them", "nanvalue positiveinf negativeinf"),
-        ("texts keep their blanks: use trim()", "ignoreleadingwhitespace ignoretrailingwhitespace"),
-        ("see quote and escape", "unescapedquotehandling chartoescapequoteescaping"),
-        ("give a schema", "primitivesasstring prefersdecimal dropfieldifallnull preferdate"),
         ("dates of the old calendar are refused: leave it out", "datetimerebasemode int96rebasemode"),
-        ("dates and numbers are read in the same form everywhere: leave it out", "locale"),
-        ("use inferSampleFiles and inferSampleBytes", "samplingratio"),
-        ("the schemas of inferSampleFiles files are merged always", "mergeschema"),
-        ("columns are found by the names in the header; without one by position", "enforceschema"),
-        ("lines of comments are not known: take them out, or read them as text", "comment"),
         ("use nullValue, which is one text", "nullvalues"),
-        ("an empty field in quotes is an empty text always; see nullValue", "emptyvalue"),
-        ("dates are read as yyyy-mm-dd; read others as string, and convert them by to_date", "dateformat"),
-        ("times are read in the form of ISO 8601; read others as string, and use to_timestamp", "timestampformat"),
-        ("times are read as ISO 8601 writes them; read others as string, and convert them", "timestampntzformat"),
-        ("use onMissing=skip", "ignoremissingfiles"),
-        ("use onCorrupt=skip", "ignorecorruptfiles"),
-        ("use onCorrupt for files that cannot be decoded, and unknownFields for fields", "mode"),
-        ("use onCorrupt, and unknownFields=rescue for fields that the schema has not", "columnnameofcorruptrecord"),
         ("use onCorrupt=quarantine with quarantineLocation", "badrecordspath"),
         ("use unknownFields=rescue", "rescueddatacolumn"),
-        ("directories are always looked through; a glob such as *.csv keeps to its level", "recursivefilelookup"),
         ("name=value directories below the part of the path without wildcards are columns", "basepath"),
-        ("files are not chosen by their times", "modifiedbefore modifiedafter"),
         ("files of every age are read; forgetAfterSeconds concerns deleted files", "maxfileage"),
         ("the order of files cannot be chosen", "latestfirst"),
         ("a file is its whole key", "filenameonly"),
@@ -196,7 +214,6 @@ _SPARKS: Mapping[str, str] = {
             "use stateLocation, best below the checkpoint; checkpointLocation is for the writer",
             "checkpointlocation",
         ),
-        ("use format=binary for files as a whole", "wholetext"),
     )
     for name in names.split()
 }
@@ -214,8 +231,6 @@ def unknown_option(name: str, schemes: Iterable[str]) -> ConfigInvalid:
         hint = _SPARKS[name.lower()]
     elif (plain := name.lower().replace("_", "")) in theirs:
         hint = f"use {theirs[plain]}"
-    elif name.lower().startswith("allow"):
-        hint = "lines of JSON are read as RFC 8259 has them, with NaN and Infinity: leave it out"
     elif name.lower().startswith(("fs.s3a.", "spark.hadoop.fs.s3a.")):
         hint = (
             "settings of S3A belong into the session; for one DataFrame there are endpointUrl, accessKeyId and others"
@@ -244,6 +259,19 @@ def check_format(names: Iterable[str], chosen: str) -> None:
     if wrong:
         what = "; ".join(f"{one.name} is for {', '.join(formats_that_take(one.row.target))}" for one in wrong)
         raise invalid(f"format={chosen} has no use for these options: {what}")
+
+
+def check_arrow(names: Iterable[str], values: Mapping[str, Any]) -> None:
+    """``ConfigInvalid`` names options that Spark's parsers alone have, and values that they alone know."""
+    known = (one for one in map(SOURCE_OPTIONS.get, names) if one is not None)
+    theirs = [one.name for one in known if one.group == "parser" or one.name == "comment"]
+    if values.get("on_corrupt_record") in ("null", "rescue"):
+        theirs.append(f"onCorruptRecord={values['on_corrupt_record']}")
+    if theirs:
+        raise invalid(
+            f"{', '.join(theirs)}: for Spark's own parsers of CSV and JSON, which aioprefetch.spark.read and stream "
+            f'have with parser="spark" ({PAGE})'
+        )
 
 
 def option_name(keyword: str) -> str:

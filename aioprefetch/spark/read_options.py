@@ -12,7 +12,7 @@ from typing import Literal
 from aioprefetch.operator.options import BlockOptions, LimitOptions
 from aioprefetch.ranges import ByteCount
 from aioprefetch.services.uri_options import StoreTexts
-from aioprefetch.source.options import Assign, CleanSource, OnFailure, Overwrites, UnknownFields
+from aioprefetch.source.options import Assign, CleanSource, OnCorruptRecord, OnFailure, Overwrites, UnknownFields
 
 # generated: types
 
@@ -24,6 +24,11 @@ class SourceOptions(StoreTexts, LimitOptions, BlockOptions, total=False):
     quarantine_location: str | None
     file_schema: str | None
     metadata_columns: str | Sequence[str] | None
+    mode: str | None
+    recursive_file_lookup: Literal[True] | None
+    merge_schema: Literal[True] | None
+    ignore_missing_files: bool | None
+    ignore_corrupt_files: bool | None
     hidden_files: bool | None
     target_partition_bytes: ByteCount | None
     max_partitions: int | None
@@ -36,6 +41,8 @@ class SourceOptions(StoreTexts, LimitOptions, BlockOptions, total=False):
     quote: str | None
     escape: str | None
     null_value: str | None
+    comment: str | None
+    whole_text: bool | None
     multi_line: bool | None
     time_zone: str | None
     line_sep: str | None
@@ -46,9 +53,44 @@ class SourceOptions(StoreTexts, LimitOptions, BlockOptions, total=False):
     on_missing: OnFailure | None
     on_changed: OnFailure | None
     on_corrupt: OnFailure | None
+    on_corrupt_record: OnCorruptRecord | None
     batch_rows: int | None
     files_in_flight: int | None
     bytes_in_flight: ByteCount | None
+    char_to_escape_quote_escaping: str | bool | float | None
+    unescaped_quote_handling: str | bool | float | None
+    empty_value: str | bool | float | None
+    nan_value: str | bool | float | None
+    positive_inf: str | bool | float | None
+    negative_inf: str | bool | float | None
+    max_columns: str | bool | float | None
+    max_chars_per_column: str | bool | float | None
+    ignore_leading_white_space: str | bool | float | None
+    ignore_trailing_white_space: str | bool | float | None
+    enforce_schema: str | bool | float | None
+    prefer_date: str | bool | float | None
+    date_format: str | bool | float | None
+    timestamp_format: str | bool | float | None
+    timestamp_ntz_format: str | bool | float | None
+    time_format: str | bool | float | None
+    enable_date_time_parsing_fallback: str | bool | float | None
+    locale: str | bool | float | None
+    column_name_of_corrupt_record: str | bool | float | None
+    sampling_ratio: str | bool | float | None
+    single_variant_column: str | bool | float | None
+    primitives_as_string: str | bool | float | None
+    prefers_decimal: str | bool | float | None
+    drop_field_if_all_null: str | bool | float | None
+    allow_comments: str | bool | float | None
+    allow_unquoted_field_names: str | bool | float | None
+    allow_single_quotes: str | bool | float | None
+    allow_numeric_leading_zeros: str | bool | float | None
+    allow_backslash_escaping_any_character: str | bool | float | None
+    allow_unquoted_control_chars: str | bool | float | None
+    allow_non_numeric_numbers: str | bool | float | None
+    quote_all: str | bool | float | None
+    escape_quotes: str | bool | float | None
+    ignore_null_fields: str | bool | float | None
     delimiter: str | None
 
 
@@ -57,6 +99,8 @@ class BatchOptions(SourceOptions, total=False):
 
     push_filters: bool | None
     allow_empty: bool | None
+    modified_after: str | None
+    modified_before: str | None
 
 
 class StreamOptions(SourceOptions, total=False):

@@ -110,7 +110,7 @@ class BatchReader(DataSourceReader):
     async def _check_files(self, operator: Operator, settings: SourceSettings) -> None:
         """``NotFound`` if there are no files. Files without work (empty, or filtered out) are fine."""
         listing = settings.listing
-        files = list_files(operator, settings.formats, glob=listing.glob, hidden_files=listing.hidden_files)
+        files = list_files(operator, settings.formats, listing)
         async with aclosing(files):
             async for _ in files:
                 return

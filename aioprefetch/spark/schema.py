@@ -59,7 +59,7 @@ VERSION = 1
 # How bytes become records: the rest of a half read file must be read in the same way.
 _LASTING = (
     *("format", "compression", "encoding", "header", "delimiter", "quote", "escape", "null_value", "multi_line"),
-    *("line_separator", "time_zone"),
+    *("line_separator", "comment", "whole_text", "time_zone"),
 )
 # The first of several names of an option.
 _NAMES = {one.row.target: one.name for one in reversed([*SOURCE_OPTIONS.values()]) if one.group == "format"}
@@ -184,6 +184,11 @@ def schema_from_json(text: str) -> StructType:
         ) from error
 
 
+def nullable(schema: StructType) -> StructType:
+    """The schema with nulls allowed at every level."""
+    return StructType([_nullable_field(field) for field in schema.fields])
+
+
 def _field(schema: StructType, name: str) -> StructField:
     exact = [field for field in schema.fields if field.name == name]
     matches = exact or [field for field in schema.fields if field.name.lower() == name.lower()]
@@ -287,7 +292,7 @@ def with_metadata(schema: StructType, settings: SourceSettings) -> StructType:
     """
     names = set(schema.names)
     fields = [*schema.fields, *(field for field in _added(settings) if field.name not in names)]
-    return StructType([_nullable_field(field) for field in fields])
+    return nullable(StructType(fields))
 
 
 def _added(settings: SourceSettings) -> list[StructField]:
@@ -368,7 +373,7 @@ async def _kept_fields(settings: SourceSettings) -> Inferred:
 
 async def _sampled(operator: Operator, settings: SourceSettings, keys_max: int | None) -> Inferred:
     listing, formats = settings.listing, settings.formats
-    files = list_files(operator, formats, glob=listing.glob, hidden_files=listing.hidden_files)
+    files = list_files(operator, formats, listing)
     async with aclosing(files):
         inferred = await infer_schema(
             operator,

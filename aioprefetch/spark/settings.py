@@ -10,17 +10,18 @@ part of the path that has no wildcard.
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from aioprefetch.errors import ConfigInvalid, printable, redact
 from aioprefetch.operator.from_uri import split_uri
-from aioprefetch.plan.patterns import has_wildcard, wildcard_at
-from aioprefetch.source.columns.casts import set_zone_advice
+from aioprefetch.plan.patterns import alternatives, compile_glob, has_wildcard, literal_glob, wildcard_at
+from aioprefetch.source.columns.casts import in_zone, set_zone_advice
 from aioprefetch.source.list.pages import Selection
 from aioprefetch.source.options import (
     AdmissionOptions,
@@ -37,7 +38,9 @@ from aioprefetch.spark.options import (
     CREDENTIAL_NAMES,
     GROUPS,
     OPEN_FILE_PREFIXES,
+    RECORD_FORMATS,
     SOURCE_OPTIONS,
+    check_arrow,
     check_format,
     store_options_of_all,
     store_texts,
@@ -87,6 +90,27 @@ def source_url(text: str, *, option: str = "path") -> SourceUrl:
     return SourceUrl(f"{scheme}://{head}{separator}{directory}", glob)
 
 
+def joint_url(texts: Sequence[str]) -> SourceUrl:
+    """Several paths, or one with alternatives in braces, as one: their common directory, and a glob of all below it.
+
+    ``ConfigInvalid`` for paths of different stores.
+    """
+    urls = [source_url(one) for text in texts for one in alternatives(text)]
+    if len(urls) == 1:
+        return urls[0]
+    roots = [url.root if url.glob is not None or url.parent is None else url.parent for url in urls]
+    parts = [root.split("/") for root in roots]
+    common = next((n for n, same in enumerate(zip(*parts, strict=False)) if len({*same}) > 1), min(map(len, parts)))
+    if common < 3:
+        raise ConfigInvalid("paths of one DataFrame are of one store; union several DataFrames", operation="configure")
+    globs = []
+    for url in urls:
+        below = literal_glob("/".join(url.root.split("/")[common:])).replace(",", "[,]")
+        globs += [f"{below}/{url.glob}".lstrip("/")] if url.glob is not None else [below, f"{below}/**".lstrip("/")]
+    root = "/".join(parts[0][:common])
+    return SourceUrl(f"{root}/" if root.endswith("//") else root, "{" + ",".join(filter(None, globs)) + "}")
+
+
 def directory_url(text: str, *, option: str) -> str:
     """A URL as given, or ``file://`` for a local path, made absolute. ``ConfigInvalid`` where nothing could work."""
     if not text.strip():
@@ -128,7 +152,6 @@ def _has_credentials(text: str) -> bool:
 
 def name_filter(glob: str | None, file_name: str) -> str:
     """``glob`` (over paths) and a glob over file names as one. ``ConfigInvalid`` if one glob cannot say both."""
-    _check_glob(file_name, "pathGlobFilter")
     if "/" in file_name:
         raise ConfigInvalid(
             f"pathGlobFilter={file_name!r} has a slash, but it is for names of files; put directories into the path",
@@ -136,6 +159,15 @@ def name_filter(glob: str | None, file_name: str) -> str:
         )
     if glob is None:
         return f"**/{file_name}"
+    if len(globs := alternatives(glob)) > 1:
+        names = [compile_glob(name) for name in alternatives(file_name)]
+        lasts = [(one, one.rpartition("/")[2]) for one in globs]
+        kept = [
+            name_filter(one, file_name) if has_wildcard(last) else one
+            for one, last in lasts
+            if has_wildcard(last) or any(name.fullmatch(last) for name in names)
+        ]
+        return "{" + ",".join(kept) + "}"
     directory, separator, last = glob.rpartition("/")
     if last == "*":
         return f"{directory}{separator}{file_name}"
@@ -210,7 +242,10 @@ class SourceSettings:
     def quarantines(self) -> bool:
         """Whether files that are left out are written down."""
         failures = self.failures
-        return "quarantine" in (failures.on_missing, failures.on_changed, failures.on_corrupt)
+        skips_records = failures.on_corrupt_record == "skip"
+        return "quarantine" in (failures.on_missing, failures.on_changed, failures.on_corrupt) or (
+            skips_records and (self.quarantine_location is not None or self.clean != "off")
+        )
 
 
 Groups = dict[str, dict[str, Any]]
@@ -236,16 +271,26 @@ def parse_options(options: Mapping[str, str], session: SessionSettings | None = 
     _check_catalog(options)
     texts, open_file = _split(options)
     groups = _parsed(texts)
+    if groups["source"].pop("parser", "arrow") != "arrow":
+        raise ConfigInvalid(
+            'format("aioprefetch") has Arrow\'s parsers: call aioprefetch.spark.read(spark, url, parser="spark"), or '
+            "stream",
+            operation="configure",
+        )
     if session is not None:
         groups["format"]["exact_case"] = session.exact_case
         if session.time_zone is not None:
             groups["format"].setdefault("time_zone", session.time_zone)
     groups["format"].setdefault("infer_types", False)  # As in Spark: without inferSchema columns of CSV are strings.
+    for name in ("modified_after", "modified_before"):
+        if name in groups["list"]:
+            groups["list"][name] = in_zone(groups["list"][name], groups["format"].get("time_zone"))
     source = groups["source"]
     if "path" not in source:
         why = "no path is given: load() takes a URL such as s3://bucket/prefix"
         raise ConfigInvalid(why if texts else f"{why}; {_NO_TABLES}", operation="configure")
-    location = source_url(source["path"])
+    paths = json.loads(source["path"]) if source["path"].startswith('["') else [source["path"]]
+    location = joint_url(paths)
     if "name_filter" in source:
         location = _filtered(location, source["name_filter"])
     state = _optional_directory(source.get("state_location"), "stateLocation")
@@ -255,7 +300,7 @@ def parse_options(options: Mapping[str, str], session: SessionSettings | None = 
     places = Places(texts, session)
     places.check(SourceUrl(url) for url in urls if url is not None)
     settings = SourceSettings(
-        url=directory_url(source["path"], option="path"),
+        url=directory_url(paths[0], option="path") if len(paths) == 1 else f"{location.root}/{location.glob}",
         location=location,
         operator=places.options(location.root),
         state_operator=places.options(state),
@@ -299,28 +344,33 @@ def _split(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
         prefix = next((start for start in OPEN_FILE_PREFIXES if lower.startswith(start)), None)
         if prefix is not None:
             open_file[OPEN_FILE_PREFIXES[prefix] + lower.removeprefix(prefix)] = value
-        elif lower == "paths":
-            raise ConfigInvalid(
-                "load() was given several paths; give one with a glob, or union several DataFrames",
-                operation="configure",
-            )
         else:
-            texts[lower] = value
+            texts["path" if lower == "paths" else lower] = value
     if "sep" in texts and "delimiter" in texts:
         raise ConfigInvalid("sep and delimiter are one option under two names; give one", operation="configure")
     return texts, open_file
 
 
 def _parsed(texts: Mapping[str, str]) -> Groups:
-    groups: Groups = {group: {} for group in GROUPS}
+    groups: Groups = {group: {} for group in (*GROUPS, "parser")}
     for name, text in texts.items():
         if name in SOURCE_OPTIONS:
             option = SOURCE_OPTIONS[name]
             groups[option.group][option.row.target] = value_of(option.name, option.row, text)
+    mode = groups["source"].pop("mode", None)
+    if mode is not None:
+        if "on_corrupt_record" in groups["failure"]:
+            raise ConfigInvalid("mode and onCorruptRecord are one option; give one of them", operation="configure")
+        groups["failure"]["on_corrupt_record"] = mode
+    for name, policy in (("ignore_missing_files", "on_missing"), ("ignore_corrupt_files", "on_corrupt")):
+        if groups["source"].pop(name, False):
+            groups["failure"].setdefault(policy, "skip")
     formats = groups["format"]
     zone = groups["source"].pop("session_time_zone", None)
     if zone is not None:
         formats.setdefault("time_zone", zone)
+    if formats.get("format") not in RECORD_FORMATS.values():
+        check_arrow(texts, groups["failure"])
     if "format" in formats:
         # These two hold for files of any format.
         without = {"compression"} if formats.get("compression") in ("auto", "none") else set()

@@ -90,7 +90,7 @@ def operator_types() -> str:
 
 def spark_types() -> str:
     """The options of ``read`` and ``stream``, but for what has a parameter of its own, and what the session says."""
-    own = {"path", "columns", "filters", "format", "session_time_zone", "state_location"}
+    own = {"path", "parser", "columns", "filters", "format", "session_time_zone", "state_location"}
     rows = [one.row for one in SOURCE_OPTIONS.values() if one.row.name not in own]
     rows = [*dict.fromkeys(rows), replace(SOURCE_OPTIONS["sep"].row, name="delimiter")]
     bases = ["StoreTexts", "LimitOptions", "BlockOptions"]

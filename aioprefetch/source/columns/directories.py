@@ -99,9 +99,9 @@ class DirectoryColumns:
             self.outside_count += 1
             self.outside = self.outside or key
 
-    def fields(self) -> list[pa.Field]:
-        """The columns, each of the narrowest type that holds all of its values."""
-        return [pa.field(column.name, column.type()) for column in self._columns]
+    def fields(self, *, narrow: bool = False) -> list[pa.Field]:
+        """The columns, each of the narrowest type that holds all of its values; ``narrow``: also of 32 bits."""
+        return [pa.field(column.name, column.type(narrow)) for column in self._columns]
 
     def _add(self, directories: Directories, key: str) -> None:
         if len({name.lower() for name in names_of(directories)}) < len(directories):
@@ -135,19 +135,20 @@ class _DirectoryColumn:
     def __init__(self, name: str) -> None:
         self.name = name
         self._has_values = False
-        self._are_longs = self._are_doubles = self._are_dates = True
+        self._are_integers = self._are_longs = self._are_doubles = self._are_dates = True
 
     def add(self, text: str) -> None:
         self._has_values = True
         self._are_longs = self._are_longs and bool(_INTEGER.fullmatch(text)) and -_INT64 <= int(text) < _INT64
+        self._are_integers = self._are_integers and self._are_longs and -_INT32 <= int(text) < _INT32
         self._are_doubles = self._are_doubles and bool(_DOUBLE.fullmatch(text)) and _is_exact(text)
         self._are_dates = self._are_dates and _is_date(text)
 
-    def type(self) -> pa.DataType:
+    def type(self, narrow: bool) -> pa.DataType:
         if not self._has_values:
             return pa.null()
         if self._are_longs:
-            return pa.int64()
+            return pa.int32() if narrow and self._are_integers else pa.int64()
         if self._are_doubles:
             return pa.float64()
         return pa.date32() if self._are_dates else pa.string()

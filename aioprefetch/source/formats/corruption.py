@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from aioprefetch.errors import Unsupported, UntrustedMetadata, excerpt, printable
+from aioprefetch.errors import Error, Unsupported, UntrustedMetadata, excerpt, printable
 from aioprefetch.runtime.events import logger
 
 # The errors of decoders for invalid bytes. They are about the file, so the policy for corrupt files applies.
@@ -24,9 +24,9 @@ def corrupt(message: str, *, path: str, offset: int, **facts: object) -> Untrust
 def undecodable(path: str, error: Exception) -> Exception:
     """The error for a file that a decoder rejects.
 
-    A ``MemoryError`` is returned unchanged: it says nothing about the file.
+    An error of ours, and a ``MemoryError``, which says nothing about the file, are returned unchanged.
     """
-    if isinstance(error, MemoryError):
+    if isinstance(error, (MemoryError, Error)):
         return error
     return UntrustedMetadata(f"the file cannot be decoded: {error}", operation="read_items", path=path)
 

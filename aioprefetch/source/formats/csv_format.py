@@ -42,6 +42,7 @@ from aioprefetch.source.formats.csv_records import (
     first_record,
     has_blank,
     layout_of,
+    quoting_of,
     ragged,
     record_spans,
     without_blank,
@@ -410,6 +411,8 @@ class CsvFormat(LineFormat):
             layout = await _layout_of_head(operator, item.file, want)
             if layout is None:
                 return
+        if want.bad_records is not None and want.options.multi_line:
+            cutter = RecordCutter(_quoting(want.options), path=path, is_lenient=True)
         async with aclosing(read_records(operator, item, want, cutter, _parser(want, path, layout))) as batches:
             async for batch in batches:
                 yield batch
@@ -450,7 +453,7 @@ async def _layout_of_head(operator: Operator, file: SourceFile, want: Wanted) ->
     """The layout from the head of the file, which lies before the item. Costs another small request."""
     head = HEAD_BYTES
     while True:
-        lines = await first_lines(operator, file, want.options, want.read, head)
+        lines = await first_lines(operator, file, want, head)
         layout = _layout_in(lines, want.options, want, file.key)
         if layout is not None or head >= file.size:
             return layout
@@ -459,9 +462,7 @@ async def _layout_of_head(operator: Operator, file: SourceFile, want: Wanted) ->
 
 def _quoting(options: FormatOptions) -> Quoting:
     check_options(options)
-    return Quoting(
-        delimiter=options.delimiter, quote=options.quote, escape=options.escape, multi_line=options.multi_line
-    )
+    return quoting_of(options)
 
 
 def _parts(layout: CsvLayout, want: Wanted, path: str, *, is_first: bool) -> CsvParts:

@@ -196,6 +196,13 @@ def _within(mark: bytes, escape: bytes | None, never: bytes) -> bytes:
     )
 
 
+def quoting_of(options: FormatOptions) -> Quoting:
+    """The quotes of files, which hide line ends."""
+    return Quoting(
+        delimiter=options.delimiter, quote=options.quote, escape=options.escape, multi_line=options.multi_line
+    )
+
+
 # --- records ----------------------------------------------------------------------------------------------------------
 
 # The characters that ``trim`` of Java removes.
@@ -203,12 +210,12 @@ _SPACES = bytes(range(ord(" ") + 1))
 
 
 class RecordCutter:
-    """A ``Cutter`` of whole files whose records may span lines."""
+    """A ``Cutter`` of whole files whose records may span lines. To a lenient one a quote may be open at the end."""
 
-    def __init__(self, quoting: Quoting, *, path: str) -> None:
+    def __init__(self, quoting: Quoting, *, path: str, is_lenient: bool = False) -> None:
         self._quoting = quoting
         self._path = path
-        self._data = b""
+        self._is_lenient = is_lenient
         self._parts: list[bytes] = []
         self._size = 0
         self._look_at = 0  # An incomplete record is searched again when its size has doubled.
@@ -238,7 +245,7 @@ class RecordCutter:
     def finish(self) -> Lines | None:
         data = b"".join(self._parts)
         self._parts = []
-        if self._quoting.spans(data)[1] < len(data):
+        if not self._is_lenient and self._quoting.spans(data)[1] < len(data):
             place, message = self._quoting.fault(data) or (0, "")
             raise corrupt(message, path=self._path, offset=self._position + place)
         return Lines(data, self._position) if data else None

@@ -8,15 +8,16 @@ alone.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar, cast
+from typing import ClassVar, Protocol, TypeVar, cast
 
-from aioprefetch.errors import Error, InvalidArgument
+from aioprefetch.errors import Error, InvalidArgument, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
-from aioprefetch.source.formats.corruption import UNDECODABLE
+from aioprefetch.source.formats.corruption import UNDECODABLE, undecodable
+from aioprefetch.source.formats.csv_records import quoting_of, record_spans
 from aioprefetch.source.formats.file_bytes import (
     THREAD_BYTES,
     WHOLE_BYTES_MAX,
@@ -47,6 +48,7 @@ from aioprefetch.source.formats.records import (
     codec_name,
     in_batches,
     is_line_safe,
+    merged,
     overlaps_itself,
     to_utf8,
 )
@@ -76,6 +78,8 @@ class LineFormat(RecordFormat):
     """
 
     options = frozenset({"compression", "encoding", "line_separator"})
+    # Whether bytes that are not of the encoding are no error.
+    replaces_invalid: ClassVar[bool] = False
 
     def can_split(self, file: SourceFile, options: FormatOptions) -> bool:
         """Whether lines can be found from any position of the file on."""
@@ -138,9 +142,18 @@ async def read_records(
     """
     check_splits(item, want.options)
     raw = pieces(operator, item, want.read.open_file, begin=cutter.begin) if whole is None else _once(whole)
-    async with aclosing(raw), aclosing(_lines(operator, item.file, want.options, cutter, raw)) as parts:
+    decoding = Decoding(item.file, want.options)
+
+    def parsed(lines: Lines) -> FoundBatch | None:
+        return parse(decoding.utf8(lines))
+
+    tolerant = None if want.bad_records is None else GoodRecords(item, want, parsed)
+    async with aclosing(raw), aclosing(_lines(operator, item.file, want.options, cutter, raw, decoding)) as parts:
         async for lines in parts:
-            records = await on_thread(operator, len(lines.data), partial(parse, lines))
+            if tolerant is None:
+                records = await on_thread(operator, len(lines.data), partial(parsed, lines))
+            else:
+                records = await operator.runtime().run_blocking(partial(tolerant.records, lines))
             if records is not None:
                 for batch in in_batches(records, want.read.batch_rows):
                     yield batch
@@ -151,34 +164,40 @@ async def _once(data: bytes) -> AsyncGenerator[bytes, None]:
 
 
 async def _lines(
-    operator: Operator, file: SourceFile, options: FormatOptions, cutter: Cutter, raw: AsyncGenerator[bytes, None]
+    operator: Operator,
+    file: SourceFile,
+    options: FormatOptions,
+    cutter: Cutter,
+    raw: AsyncGenerator[bytes, None],
+    decoding: Decoding,
 ) -> AsyncGenerator[Lines, None]:
-    """The whole records of a file in parts, as UTF-8."""
+    """The whole records of a file in parts, for ``decoding.utf8``."""
     compression = compression_of(file.key, options)
-    decoding = Decoding(file, options)
     runtime = operator.runtime()
     stream = raw if compression == "none" else decompressed(raw, compression, file.key, runtime.run_blocking)
     async with aclosing(stream):
         async for piece in stream:
             lines = cutter.push(decoding.before(piece))
             if lines is not None:
-                yield decoding.after(lines)
+                yield decoding.placed(lines)
             if cutter.is_done:
                 return
     rest = decoding.before(b"", is_last=True)
     for lines in (cutter.push(rest) if rest else None, cutter.finish()):
         if lines is not None:
-            yield decoding.after(lines)
+            yield decoding.placed(lines)
 
 
 class Decoding:
     """Converts one file to UTF-8: its whole lines if the encoding is line-safe, otherwise the stream before the cut."""
 
-    def __init__(self, file: SourceFile, options: FormatOptions) -> None:
+    def __init__(self, file: SourceFile, options: FormatOptions, *, replaces: bool = False) -> None:
         self._path = file.key
         self._encoding = codec_name(options.encoding)
         safe = is_line_safe(options)
-        self._transcoder = None if safe else Transcoder(self._encoding, file.key)
+        self._replaces = replaces or getattr(format_of(file.key, options), "replaces_invalid", False)
+        self._errors = "replace" if self._replaces else "strict"
+        self._transcoder = None if safe else Transcoder(self._encoding, file.key, self._errors)
         self._position = 0
 
     def before(self, piece: bytes, *, is_last: bool = False) -> bytes:
@@ -187,18 +206,31 @@ class Decoding:
 
     def after(self, lines: Lines) -> Lines:
         """The cut lines as UTF-8, with their position in the file."""
+        return self.utf8(self.placed(lines))
+
+    def placed(self, lines: Lines) -> Lines:
+        """The next cut lines, with their position in the file."""
+        if self._transcoder is None:
+            return lines
+        self._position = self._position or self._transcoder.mark_bytes
+        placed = Lines(lines.data, self._position, self._transcoder.length)
+        self._position += self._transcoder.length(lines.data)
+        return placed
+
+    def utf8(self, lines: Lines) -> Lines:
+        """Lines with their position as UTF-8."""
         if self._transcoder is not None:
-            self._position = self._position or self._transcoder.mark_bytes
-            placed = Lines(lines.data, self._position, self._transcoder.length)
-            self._position += self._transcoder.length(lines.data)
-            return placed
+            return lines
         offset, data = lines.offset, lines.data
         if offset == 0 and self._encoding == "utf-8" and data.startswith(UTF8_MARK):
             offset, data = len(UTF8_MARK), data[len(UTF8_MARK) :]
-        utf8 = to_utf8(data, self._encoding, path=self._path, offset=offset)
+        if not self._replaces:
+            utf8 = to_utf8(data, self._encoding, path=self._path, offset=offset)
+        else:
+            utf8 = data if self._encoding == "utf-8" else data.decode(self._encoding, "replace").encode()
         if utf8 is data:
             return Lines(data, offset)
-        return Lines(utf8, offset, lambda part: len(part.decode().encode(self._encoding)))
+        return Lines(utf8, offset, lambda part: len(part.decode().encode(self._encoding, self._errors)))
 
     def whole(self, data: bytes) -> Lines:
         """All lines of a file with these bytes."""
@@ -219,6 +251,55 @@ def check_splits(item: FetchItem, options: FormatOptions) -> None:
 async def on_thread(operator: Operator, size: int, call: Callable[[], T]) -> T:
     """Run work on ``size`` bytes, on a thread if it is large."""
     return call() if size < THREAD_BYTES else await operator.runtime().run_blocking(call)
+
+
+class GoodRecords:
+    """Reads the records of one item without bad ones, which are found by halves, and counted in ``bad_records``.
+
+    ``read`` is for whole records of the item. A header is no record: a file with a bad one is corrupt as a whole.
+    """
+
+    def __init__(self, item: FetchItem, want: Wanted, read: ParseLines) -> None:
+        self._item = item
+        self._want = want
+        self._read = read
+        self._needs_header = want.options.header and item.start == 0
+        self._ends = line_ends(want.options, raw=True)
+        self._bad_records = {} if want.bad_records is None else want.bad_records
+        self._count = 0
+        self._first: Exception | None = None
+
+    def records(self, lines: Lines) -> FoundBatch | None:
+        """The good records of whole lines; ``None`` without any."""
+        return merged([*self._good(lines)])
+
+    def _good(self, lines: Lines) -> Iterator[FoundBatch]:
+        try:
+            found = self._read(lines)
+        except (UntrustedMetadata, *UNDECODABLE) as error:
+            middle = self._middle(lines.data)
+            if middle:
+                yield from self._good(replace(lines, data=lines.data[:middle]))
+                yield from self._good(replace(lines, data=lines.data[middle:], offset=lines.place(middle)))
+                return
+            if self._needs_header or isinstance(error, MemoryError):
+                raise
+            self._count += 1
+            self._first = self._first or undecodable(self._item.file.key, error)
+            self._bad_records[self._item] = self._count, self._first
+            return
+        self._needs_header = self._needs_header and not lines.data.strip()
+        if found is not None:
+            yield found
+
+    def _middle(self, data: bytes) -> int:
+        """The start of a record near the middle; 0 within the only one."""
+        options = self._want.options
+        if options.multi_line:
+            starts = [start for start, _ in record_spans(data, quoting_of(options), self._ends)]
+            return starts[len(starts) // 2] if len(starts) > 1 else 0
+        places = (self._ends.first(data, at, is_last=True) for at in (len(data) // 2, 0))
+        return next((place for place in places if place is not None and place < len(data)), 0)
 
 
 # --- samples ----------------------------------------------------------------------------------------------------------
@@ -253,14 +334,16 @@ async def sample_lines(
     return Lines(b"".join(lines.data for lines in parts), parts[0].offset, parts[0].length)
 
 
-async def first_lines(
-    operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions, size: int
-) -> Lines:
-    """The whole lines in the first ``size`` bytes of a file that can be split."""
-    raw = await beginning(operator, file, read.open_file, size)
+async def first_lines(operator: Operator, file: SourceFile, want: Wanted, size: int) -> Lines:
+    """The whole lines in the first ``size`` bytes of a file that can be split.
+
+    Where bad records are left out, they may have bytes that are not of the encoding.
+    """
+    options = want.options
+    raw = await beginning(operator, file, want.read.open_file, size)
     cutter = line_cutter(FetchItem(file), options)
     cut = [cutter.push(raw), cutter.finish() if len(raw) >= file.size else None]
-    decoding = Decoding(file, options)
+    decoding = Decoding(file, options, replaces=want.bad_records is not None)
     parts = [decoding.after(lines) for lines in cut if lines is not None]
     return Lines(b"".join(lines.data for lines in parts), parts[0].offset, parts[0].length) if parts else Lines(b"", 0)
 
@@ -313,10 +396,11 @@ class SmallFiles:
         self._want = want
 
     def suits(self, item: FetchItem) -> bool:
-        """Whether an item is the whole of a small file of lines."""
+        """Whether an item is the whole of a small file of lines. Bad ones are left out of each file by itself."""
         options, file = self._want.options, item.file
         return (
-            file.size <= SMALL_BYTES_MAX
+            self._want.bad_records is None
+            and file.size <= SMALL_BYTES_MAX
             and comes_whole(file)
             and item.is_whole
             and options.line_separator in (None, "\n")

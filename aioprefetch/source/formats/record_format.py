@@ -24,6 +24,9 @@ from aioprefetch.source.options import COMPRESSIONS, FormatOptions, ReadOptions
 from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.values import Entry
 
+# The number of records of each item that were left out, and the error of the first.
+BadRecords = dict[FetchItem, tuple[int, Exception]]
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -31,7 +34,8 @@ class Wanted:
 
     ``schema`` has the names and types of the fields to return, without metadata columns and the column of rescued
     fields. With ``offsets`` each record has its position in the file. ``known`` has all fields of the files in order,
-    if ``schema`` has only some of them: a field of ``known`` is not an unknown field.
+    if ``schema`` has only some of them: a field of ``known`` is not an unknown field. With ``bad_records`` records of
+    JSON and CSV that cannot be read are left out, and counted there.
     """
 
     schema: pa.Schema
@@ -39,6 +43,7 @@ class Wanted:
     read: ReadOptions
     offsets: bool = False
     known: pa.Schema | None = None
+    bad_records: BadRecords | None = None
 
     @property
     def known_fields(self) -> pa.Schema:
@@ -172,11 +177,15 @@ _OTHER_COMPRESSIONS = (".bz2", ".deflate", ".lz4", ".br", ".xz")
 
 @dataclass(frozen=True, slots=True)
 class _Registration:
-    """``format`` is the format, or ``module:class`` in this package. ``has_datasets`` enables ``dataset_of``."""
+    """``format`` is the format, or ``module:class`` in this package. ``has_datasets`` enables ``dataset_of``.
+
+    An internal format is chosen by name alone, and is in no list.
+    """
 
     format: RecordFormat | str
     suffixes: tuple[str, ...] = ()
     has_datasets: bool = False
+    is_internal: bool = False
 
 
 # One line for each format, in the order of error messages.
@@ -187,6 +196,8 @@ _BUILT_IN = {
     "text": _Registration("text:TextFormat", (".txt", ".text", ".log")),
     "binary": _Registration("binary:BinaryFormat", (".bin",)),
     "lance": _Registration("lance:LanceFormat", (".lance",), has_datasets=True),
+    "csv-records": _Registration("record_texts:CsvTexts", is_internal=True),
+    "json-records": _Registration("record_texts:JsonTexts", is_internal=True),
 }
 _formats: dict[str, _Registration] = dict(_BUILT_IN)
 
@@ -219,7 +230,7 @@ def register_format(record_format: RecordFormat, *suffixes: str, has_datasets: b
 
 def format_names() -> tuple[str, ...]:
     """The names of all registered formats."""
-    return tuple(_formats)
+    return tuple(name for name, registration in _formats.items() if not registration.is_internal)
 
 
 def format_named(name: str) -> RecordFormat:
@@ -228,7 +239,7 @@ def format_named(name: str) -> RecordFormat:
         _load_entry_points()
     registration = _formats.get(name)
     if registration is None:
-        raise ConfigInvalid(f"format={name!r} must be one of {', '.join(_formats)}")
+        raise ConfigInvalid(f"format={name!r} must be one of {', '.join(format_names())}")
     return _imported(registration.format) if isinstance(registration.format, str) else registration.format
 
 
@@ -249,7 +260,7 @@ def formats_with_datasets(options: FormatOptions) -> list[RecordFormat]:
 
 def formats_that_take(option: str) -> tuple[str, ...]:
     """The names of the formats that use a field of ``FormatOptions``. Imports all formats."""
-    return tuple(name for name in _formats if option in COMMON_OPTIONS or option in format_named(name).options)
+    return tuple(name for name in format_names() if option in COMMON_OPTIONS | format_named(name).options)
 
 
 def compression_of(key: str, options: FormatOptions) -> str:
@@ -305,7 +316,7 @@ def _name_by_suffix(key: str) -> str:
         name = _name_by_stem(stem)
     if name is None:
         raise ConfigInvalid(
-            f"the suffix of the key is of no format: give the option format, one of {', '.join(_formats)}"
+            f"the suffix of the key is of no format: give the option format, one of {', '.join(format_names())}"
         )
     return name
 

@@ -224,6 +224,32 @@ class LineCutter:
             )
 
 
+class WholeCutter:
+    """Cuts nothing: a file is one record, of at most ``RECORD_BYTES_MAX`` bytes."""
+
+    def __init__(self, *, path: str) -> None:
+        self._path = path
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.begin = 0
+        self.is_done = False
+
+    def push(self, piece: bytes) -> Lines | None:
+        self._parts.append(piece)
+        self._size += len(piece)
+        if self._size > RECORD_BYTES_MAX:
+            raise corrupt(
+                f"a file that is one record is longer than {RECORD_BYTES_MAX} bytes: write a record on each line",
+                path=self._path,
+                offset=0,
+            )
+        return None
+
+    def finish(self) -> Lines | None:
+        parts, self._parts = self._parts, []
+        return Lines(b"".join(parts), 0) if self._size else None
+
+
 # --- encodings --------------------------------------------------------------------------------------------------------
 
 # Escape sequences change the meaning of later bytes, so a piece cannot be decoded by itself.
@@ -320,10 +346,10 @@ def _is_utf8(data: bytes) -> bool:
 class Transcoder:
     """Converts a stream whose encoding is not line-safe to UTF-8, and finds the length of parts of it in the file."""
 
-    def __init__(self, encoding: str, path: str) -> None:
+    def __init__(self, encoding: str, path: str, errors: str = "strict") -> None:
         self.encoding = encoding
         self._path = path
-        self._decoder = codecs.getincrementaldecoder(encoding)()
+        self._decoder = codecs.getincrementaldecoder(encoding)(errors)
         self._position = 0
         self._pending = b""
         self._waiting: list[bytes] = []
@@ -421,15 +447,15 @@ def parse_joined(texts: Sequence[bytes], parse: ParseLines, *, header_bytes: int
     return JoinedRecords(records, rows)
 
 
-def split_lines(data: bytes, ends: LineEnds) -> pa.StringArray:
-    """The lines of valid UTF-8, without their ends."""
-    end = ends.plain_end(data)
+def split_lines(data: bytes, ends: LineEnds, kind: pa.DataType | None = None) -> pa.Array:
+    """The lines, without their ends, as strings if ``data`` are valid UTF-8, or of another ``kind``."""
+    end, kind = ends.plain_end(data), kind or pa.string()
     if end is None:
-        return pa.array([data[start:stop] for start, stop in ends.spans(data)], pa.binary()).cast(pa.string())
+        return pa.array([data[start:stop] for start, stop in ends.spans(data)], pa.binary()).cast(kind)
     if not data:
-        return pa.array([], pa.string())
-    text = pa.StringArray.from_buffers(1, pa.py_buffer(bytes(4) + len(data).to_bytes(4, "little")), pa.py_buffer(data))
-    lines = pc.split_pattern(text, end.decode()).values
+        return pa.array([], kind)
+    offsets = pa.py_buffer(bytes(4) + len(data).to_bytes(4, "little"))
+    lines = pc.split_pattern(pa.Array.from_buffers(kind, 1, [None, offsets, pa.py_buffer(data)]), end.decode()).values
     return lines.slice(0, len(lines) - 1) if data.endswith(end) else lines
 
 
@@ -496,6 +522,19 @@ def only_chunk(column: pa.ChunkedArray) -> pa.Array:
     """A column of a table as one array."""
     array = column.combine_chunks()
     return array if isinstance(array, pa.Array) else array.chunk(0)
+
+
+def merged(parts: Sequence[FoundBatch]) -> FoundBatch | None:
+    """Records in their order as one batch; ``None`` without any."""
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    batch = only_batch(pa.Table.from_batches([part.batch for part in parts]))
+    offsets, unknown = [part.offsets for part in parts], [part.unknown for part in parts]
+    return FoundBatch(
+        batch,
+        None if offsets[0] is None else pa.concat_arrays(offsets),
+        None if unknown[0] is None else pa.concat_arrays(unknown),
+    )
 
 
 def in_batches(records: FoundBatch, rows: int) -> Iterator[FoundBatch]:

@@ -9,27 +9,38 @@ import pyarrow as pa
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator.operator import Operator
-from aioprefetch.source.formats.line_stream import LineFormat, line_ends
+from aioprefetch.source.formats.line_stream import Cutter, LineFormat, line_ends
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
 from aioprefetch.source.formats.records import (
     JoinedRecords,
     LineEnds,
     Lines,
     ParseLines,
+    WholeCutter,
     line_starts,
     parse_joined,
     split_lines,
 )
 from aioprefetch.source.options import FormatOptions, ReadOptions
-from aioprefetch.source.values import SourceFile
+from aioprefetch.source.values import FetchItem, SourceFile
 
 TEXT_SCHEMA = pa.schema([("value", pa.string())])
 
 
 class TextFormat(LineFormat):
-    r"""Lines of text. They end as in Spark, with ``\n``, ``\r\n`` or ``\r``, or only with ``line_separator``."""
+    r"""Lines of text. They end as in Spark, with ``\n``, ``\r\n`` or ``\r``, or only with ``line_separator``.
+
+    With ``whole_text`` a file is one record.
+    """
 
     name = "text"
+    options = LineFormat.options | {"whole_text"}
+
+    def can_split(self, file: SourceFile, options: FormatOptions) -> bool:
+        return not options.whole_text and super().can_split(file, options)
+
+    def cutter(self, item: FetchItem, options: FormatOptions) -> Cutter:
+        return WholeCutter(path=item.file.key) if options.whole_text else super().cutter(item, options)
 
     def has_column_names(self, options: FormatOptions) -> bool:
         return False
@@ -44,7 +55,7 @@ class TextFormat(LineFormat):
         return partial(_records, want, line_ends(want.options))
 
     def likeness(self, data: bytes, options: FormatOptions) -> bytes | None:
-        return None if b"\r" in data else b""
+        return None if options.whole_text or b"\r" in data else b""
 
     def joined(self, texts: Sequence[bytes], want: Wanted) -> JoinedRecords | None:
         return parse_joined(texts, self.parser(want, ""))
@@ -62,5 +73,8 @@ def _column(want: Wanted) -> str:
 
 
 def _records(want: Wanted, ends: LineEnds, lines: Lines) -> FoundBatch:
-    batch = pa.RecordBatch.from_arrays([split_lines(lines.data, ends)], [_column(want)])
-    return FoundBatch(batch, line_starts(lines, ends) if want.offsets else None)
+    if want.options.whole_text:
+        texts, starts = pa.array([lines.data], pa.binary()).cast(pa.string()), pa.array([0], pa.int64())
+    else:
+        texts, starts = split_lines(lines.data, ends), line_starts(lines, ends) if want.offsets else None
+    return FoundBatch(pa.RecordBatch.from_arrays([texts], [_column(want)]), starts if want.offsets else None)

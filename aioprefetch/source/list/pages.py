@@ -8,6 +8,7 @@ order of their bytes in UTF-8, and therefore the order of S3.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from bisect import bisect_right
 from collections import deque
@@ -18,7 +19,7 @@ from operator import attrgetter, lt
 from aioprefetch.errors import Error, ProtocolError
 from aioprefetch.operator.operator import Operator
 from aioprefetch.plan.merge import Merge
-from aioprefetch.plan.patterns import compile_glob, is_literal, literal_prefix
+from aioprefetch.plan.patterns import alternatives, compile_glob, is_literal, literal_prefix
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.supervisor import Work
 from aioprefetch.source.values import Change, ChangeKind, Cursor, KnownFile, SourceFile, TailAndSweep, is_hidden
@@ -53,15 +54,17 @@ def _pattern(glob: str) -> re.Pattern[str]:
 class Selection:
     """Selects the files of a source. Its ``prefix`` is the longest that covers all of them.
 
-    ``glob`` is of whole paths below the root of the operator. As in Spark, a glob that matches a directory selects the
-    files in it and in its ``name=value`` directories, but in no other directories. Hidden files (``is_hidden``) are
-    selected only with ``hidden_files``.
+    ``glob`` is of whole paths below the root of the operator, with ``{a,b}`` for alternatives. As in Spark, a glob that
+    matches a directory selects the files in it and in its ``name=value`` directories, but in no other directories.
+    Hidden files (``is_hidden``) are selected only with ``hidden_files``.
     """
 
     def __init__(self, glob: str | None = None, *, hidden_files: bool = False) -> None:
         self._hidden_files = hidden_files
-        self._pattern = None if glob is None else _pattern(glob)
-        self.prefix = "" if glob is None else literal_prefix(glob)
+        globs = [] if glob is None else alternatives(glob)
+        pattern = "|".join(f"(?:{_pattern(one).pattern})" for one in globs)
+        self._pattern = None if glob is None else re.compile(pattern, re.DOTALL)
+        self.prefix = os.path.commonprefix([*map(literal_prefix, globs)])  # noqa: RUF071 - of characters
 
     def takes(self, path: str) -> bool:
         """Whether a path is a file of the source: it matches, and is not a directory or a directory marker."""

@@ -11,7 +11,7 @@ import aioprefetch.lance.scan  # noqa: F401 - its import takes longer than a loo
 from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
-    from aioprefetch.source.reading.planning import InferredSchema, infer_schema, list_files, plan_batch
+    from aioprefetch.source.reading.planning import InferredSchema, infer_schema, list_files, plan_batch, sample_texts
     from aioprefetch.source.reading.read_items import read_items
     from aioprefetch.source.reading.task import Quarantine, ReadTask, quarantine_to, reason_of
 
@@ -25,12 +25,13 @@ __all__ = [
     "quarantine_to",
     "read_items",
     "reason_of",
+    "sample_texts",
 ]
 
 load_at_first_use(
     __name__,
     {
-        "planning": ("list_files", "plan_batch", "InferredSchema", "infer_schema"),
+        "planning": ("list_files", "plan_batch", "InferredSchema", "infer_schema", "sample_texts"),
         "task": ("quarantine_to", "reason_of", "Quarantine", "ReadTask"),
         "read_items": ("read_items",),
     },

@@ -27,6 +27,7 @@ from aioprefetch.source.columns.row_filter import RowFilter
 from aioprefetch.source.columns.schemas import Conformer, conform_array
 from aioprefetch.source.formats import FoundBatch, Wanted, format_of
 from aioprefetch.source.formats.line_stream import SmallFiles
+from aioprefetch.source.formats.record_format import BadRecords
 from aioprefetch.source.formats.records import JoinedRecords
 from aioprefetch.source.options import METADATA_PARTS, METADATA_STRUCT, RESCUED_COLUMN, ReadOptions
 from aioprefetch.source.reading.task import ReadTask
@@ -59,9 +60,10 @@ _VALUES_MAX = 1024
 class Layouts:
     """The layouts of the files of one task."""
 
-    def __init__(self, operator: Operator, task: ReadTask) -> None:
+    def __init__(self, operator: Operator, task: ReadTask, bad_records: BadRecords | None = None) -> None:
         self._operator = operator
         self._task = task
+        self._bad_records = bad_records
         self._layouts: dict[tuple[tuple[str, ...], bool], DirectoryLayout] = {}
         filters = task.read.filters
         time_zone = task.format.time_zone
@@ -75,7 +77,7 @@ class Layouts:
         layout = self._layouts.get((names, has_names))
         if layout is None:
             layout = self._layouts[names, has_names] = DirectoryLayout(
-                self._operator, self._task, names, has_names=has_names
+                self._operator, self._task, names, has_names=has_names, bad_records=self._bad_records
             )
         return layout
 
@@ -90,7 +92,15 @@ class DirectoryLayout:
     ``has_names``: the files name their columns, which are otherwise known by their positions.
     """
 
-    def __init__(self, operator: Operator, task: ReadTask, names: Sequence[str], *, has_names: bool) -> None:
+    def __init__(
+        self,
+        operator: Operator,
+        task: ReadTask,
+        names: Sequence[str],
+        *,
+        has_names: bool,
+        bad_records: BadRecords | None,
+    ) -> None:
         schema, known_fields = task.data_schema, task.known_data_schema
         self._schema = schema
         self._time_zone = task.format.time_zone
@@ -103,7 +113,7 @@ class DirectoryLayout:
             everything, rest = _known_fields(task), _without(_known_fields(task), names, absent)
             known_fields = everything if has_names and len(rest) else rest
         self.want = Wanted(
-            schema, task.format, task.read, bool(_WITH_OFFSETS.intersection(task.metadata)), known_fields
+            schema, task.format, task.read, bool(_WITH_OFFSETS.intersection(task.metadata)), known_fields, bad_records
         )
         self._conformer = Conformer(schema, exact_case=task.format.exact_case)
         self.small = SmallFiles(operator, self.want)

@@ -40,6 +40,7 @@ from aioprefetch.source.fetch.partitioning import (
 from aioprefetch.source.formats import RecordFormat, can_split, format_of, formats_with_datasets
 from aioprefetch.source.formats.corruption import UNDECODABLE, undecodable
 from aioprefetch.source.formats.record_format import FooterPlanning
+from aioprefetch.source.formats.record_texts import texts_format
 from aioprefetch.source.list.pages import Selection, file_of
 from aioprefetch.source.options import FormatOptions, ListOptions, OnFailure, PartitionOptions, ReadOptions
 from aioprefetch.source.reading.task import reason_of
@@ -112,6 +113,41 @@ async def infer_schema(
     if fields and columns.outside is not None:
         _warn_of_outside(columns, [field.name for field in fields])
     return InferredSchema(with_directory_fields(schema, fields), tuple(field.name for field in fields))
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTexts:
+    """The records of a sample of files, each file's by itself, and the fields of all their directories.
+
+    ``is_empty``: there were no files.
+    """
+
+    texts: Sequence[pa.BinaryArray]
+    directories: pa.Schema
+    is_empty: bool
+
+
+async def sample_texts(
+    operator: Operator,
+    files: AsyncIterable[SourceFile],
+    options: FormatOptions,
+    *,
+    read: ReadOptions,
+    has_schema: bool = False,
+    keys_max: int | None = None,
+) -> SampledTexts:
+    """Records of a sample of ``files``, as ``infer_schema`` chooses it; headers are the first of each file's.
+
+    Names and types of directories are as Spark has them. With a schema no file is read. Raises as a read does.
+    """
+    sample, columns, _ = await _listed(files, options, keys_max)
+
+    async def texts_of(file: SourceFile) -> pa.BinaryArray:
+        record_format = texts_format(format_of(file.key, options))
+        return await record_format.sample_texts(operator, file, options, read)
+
+    texts = [] if has_schema else await gather_all(partial(texts_of, file) for file in sample)
+    return SampledTexts(texts, with_texts_for_nulls(pa.schema(columns.fields(narrow=True))), not sample)
 
 
 def _warn_of_outside(columns: DirectoryColumns, names: list[str]) -> None:
@@ -233,7 +269,7 @@ async def plan_batch(
     if partitioning.split_files is None:
         partitioning = replace(partitioning, split_files=True)
     if files is None:
-        files = list_files(operator, format, glob=listing.glob, hidden_files=listing.hidden_files)
+        files = list_files(operator, format, listing)
     clauses = None if schema is None else filters
     directories = None
     if clauses is not None and schema is not None:
@@ -318,16 +354,22 @@ async def _with_parts(
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
+def _is_of_time(entry: Entry, listing: ListOptions) -> bool:
+    modified, after, before = entry.last_modified, listing.modified_after, listing.modified_before
+    return modified is None or ((after is None or modified > after) and (before is None or modified < before))
+
+
 async def list_files(
-    operator: Operator, options: FormatOptions, *, glob: str | None = None, hidden_files: bool = False
+    operator: Operator, options: FormatOptions, listing: ListOptions | None = None, *, glob: str | None = None
 ) -> AsyncGenerator[SourceFile, None]:
-    """The files below the root that match ``glob``, empty ones included, without directories and hidden files.
+    """The files below the root that ``listing`` or ``glob`` choose, empty ones included, without directories.
 
     A directory that holds a dataset is one file, if it matches: its key ends with ``/`` (the key of the root is empty),
     its version is the latest of the dataset, and its size covers all its objects, which are not listed themselves.
     Where there may be datasets and the store lists in no order, all entries are in memory, to be sorted.
     """
-    selection = Selection(glob, hidden_files=hidden_files)
+    listing = listing or ListOptions(glob=glob)
+    selection = Selection(listing.glob, hidden_files=listing.hidden_files)
     formats = formats_with_datasets(options)
     dataset: SourceFile | None = None
     dataset_format: RecordFormat | None = None
@@ -344,7 +386,7 @@ async def list_files(
             if dataset is not None and dataset_format is not None:
                 version = max(int(dataset.version or 0), dataset_format.dataset_version(entry, dataset.key))
                 dataset = replace(dataset, size=dataset.size + (entry.size or 0), version=str(version))
-            elif selection.takes(entry.path):
+            elif selection.takes(entry.path) and _is_of_time(entry, listing):
                 yield file_of(entry)
     if dataset is not None and _takes(selection, dataset):
         yield dataset

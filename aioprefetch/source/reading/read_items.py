@@ -199,15 +199,30 @@ class ItemWindow:
         while entry is not None:
             worker.entry = entry
             try:
-                async with aclosing(self._read(entry.item)) as pieces:
-                    async for piece in pieces:
-                        await self._put(entry, piece)
+                if not await self._read_into(entry):
+                    async with aclosing(self._read(entry.item)) as pieces:
+                        async for piece in pieces:
+                            await self._put(entry, piece)
             except Exception as error:
                 self._finish(entry, copy_of(error))  # Raised by ``next`` at the item's turn.
             else:
                 self._finish(entry, None)
             entry = None if self._closed else self._begin()
         self._active -= 1
+
+    async def _read_into(self, entry: _BegunItem) -> bool:
+        """Read an item. ``False`` for a good one that is too large to be held back: its rows are dropped."""
+        is_checked = False
+        async with aclosing(self._read(entry.item)) as pieces:
+            async for piece in pieces:
+                is_too_large = entry.held_bytes + piece.nbytes + _PIECE_BYTES_MIN > self._held_max
+                if is_too_large and self._failures.checks_first and not is_checked:
+                    is_checked = True
+                    self._drop(entry)
+                if not is_checked:
+                    await self._put(entry, piece)
+        entry.is_let_go = entry.is_let_go or is_checked
+        return not is_checked
 
     def _on_end(self, worker: _ItemWorker) -> None:
         self._workers.discard(worker)
@@ -280,10 +295,10 @@ async def read_items(
 
     While the records of one item are consumed, later items are fetched and decoded (``ItemWindow``). Each is read at
     the version that it names. An item whose file is missing, changed or corrupt fails the batch with an error that
-    names it, or by ``task.failures`` is left out as a whole: its rows are held back until all of it is decoded. The
-    rows of an item that decodes to more than half of ``bytes_in_flight`` are released earlier; if it turns out to be
-    corrupt after that, the batch fails under each policy. The lines of quarantined files go to ``task.quarantine``
-    after the last batch.
+    names it, or by ``task.failures`` is left out as a whole: its rows are held back until all of it is decoded. An item
+    that decodes to more than half of ``bytes_in_flight`` is decoded twice where corrupt files are left out, the first
+    time without giving rows; if it changes after that, the batch fails under each policy. Bad records that are left out
+    are counted for each file. The lines of quarantined files go to ``task.quarantine`` after the last batch.
 
     An early close or a cancellation stops all work and returns all memory. ``InvalidArgument`` for filters that do not
     fit the schema is raised before the first request.
@@ -313,7 +328,7 @@ class _ItemReader:
         self._operator = operator
         self._format = task.format
         self._failures = failures
-        self._layouts = Layouts(operator, task)
+        self._layouts = Layouts(operator, task, failures.bad_records)
         self._gathered: list[tuple[FetchItem, SmallText]] = []
         self._gathered_bytes = 0
 

@@ -25,6 +25,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.events import logger
+from aioprefetch.source.formats.record_format import BadRecords
 from aioprefetch.source.options import (
     RESCUED_COLUMN,
     FailureOptions,
@@ -146,6 +147,13 @@ class Failures:
             "corrupt": task.failures.on_corrupt,
         }
         self._lines: list[str] = []
+        # Filled by the formats: the records of each item that were left out.
+        self.bad_records: BadRecords | None = {} if task.failures.on_corrupt_record == "skip" else None
+
+    @property
+    def checks_first(self) -> bool:
+        """Whether an item that is too large to be held back is decoded once without rows, before it is read."""
+        return self._policies["corrupt"] != "fail"
 
     @property
     def is_strict(self) -> bool:
@@ -172,17 +180,26 @@ class Failures:
             error.add_note(f"while {url} was read")
         if is_half_taken and not self.is_strict:
             error.add_note(
-                "Rows of the file had been given already, so that it could not be left out any more: of a larger file"
-                " than half of bytes_in_flight not all rows are held back until it is known to be good."
+                "Rows of the file had been given already, so that it could not be left out any more: the rows of a file"
+                " that decodes to more than half of bytes_in_flight are not held back until it has ended."
             )
 
     async def write_down(self) -> None:
-        """Pass the lines of quarantined files to ``task.quarantine``, if there are any."""
+        """Log the records that were left out, and pass lines of them and of files to ``task.quarantine``."""
+        counts: dict[str, tuple[int, Exception]] = {}
+        left_out = sorted((self.bad_records or {}).items(), key=lambda one: (one[0].file.key, one[0].start))
+        for item, (count, error) in left_out:
+            url = self._task.url_of(item.file.key)
+            before, first = counts.get(url, (0, error))
+            counts[url] = before + count, first
+            self._lines.append(quarantine_line(url, item, "records", error, records=count))
+        for url, (count, error) in counts.items():
+            logger.warning("%s: %d record(s) left out, on_corrupt_record=skip; the first: %s", url, count, error)
         if self._lines and self._task.quarantine is not None:
             await self._task.quarantine(tuple(self._lines))
 
 
-def quarantine_line(url: str, item: FetchItem, reason: Reason, error: BaseException) -> str:
+def quarantine_line(url: str, item: FetchItem, reason: str, error: BaseException, **more: int) -> str:
     """One JSON line, without a time, so that the same batch writes the same lines."""
     file = item.file
     facts = {
@@ -196,6 +213,7 @@ def quarantine_line(url: str, item: FetchItem, reason: Reason, error: BaseExcept
         "version": file.version,
         "reason": reason,
         "error": f"{type(error).__name__}: {error}",
+        **more,
     }
     return json.dumps(facts, ensure_ascii=False)
 

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -135,3 +136,17 @@ def test_names_match_in_their_exact_case_where_the_query_says_so(query: Query, t
     assert query.rows(tmp_path, schema, **options) == [folded]
     query.settings = {}
     assert query.rows(tmp_path, schema, **options) == [exact]
+
+
+def test_files_are_chosen_by_their_times_in_the_zone_of_the_session(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, hour in (("1", 12), ("2", 13)):
+        (tmp_path / f"{name}.csv").write_text(f"{name}\n")
+        at = dt.datetime(2024, 1, 31, hour, tzinfo=dt.UTC).timestamp()
+        os.utime(tmp_path / f"{name}.csv", (at, at))
+    query, noon = Query(monkeypatch, SessionSettings(time_zone="America/New_York")), "2024-01-31T07:00:00"
+    schema = StructType([StructField("n", LongType())])
+    assert [row["n"] for row in query.rows(tmp_path, schema, modifiedAfter=noon)] == [2]
+    assert [row["n"] for row in query.rows(tmp_path, schema, modifiedBefore="2024-01-31T12:00:01+00:00")] == [1]
+    assert query.rows(tmp_path, schema, modifiedAfter=noon, modifiedBefore=noon, allowEmpty="true") == []

@@ -3,6 +3,7 @@
 import datetime as dt
 import decimal
 import inspect
+import json
 import pickle
 import re
 
@@ -14,6 +15,7 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator import Operator
 from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, store_options, supported_schemes
 from aioprefetch.options import SECONDS_OR_ZERO, SIZE, Integer, Option, Seconds
+from aioprefetch.source.list.pages import Selection
 from aioprefetch.source.options import FILTERS, filters_to_text
 from aioprefetch.spark.hadoop import ALL_BUCKETS, SessionSettings
 from aioprefetch.spark.options import SOURCE_OPTIONS, option_name, store_options_of_all
@@ -42,6 +44,36 @@ def test_names_count_in_any_case() -> None:
     settings = parsed(MaxFilesPerTrigger="7", maxbytespertrigger="64m", INFERSAMPLEFILES="3")
     assert (settings.admission.files_max, settings.admission.bytes_max) == (7, 64 << 20)
     assert settings.formats.sample_files == 3
+
+
+@pytest.mark.parametrize(
+    ("paths", "root", "taken", "passed_over"),
+    [
+        (["/x/{a,b}1.json"], "file:///x", ["a1.json", "b1.json"], ["c1.json", "a1.jsonl"]),
+        (["/x/a/", "/y/b,c"], "file:///", ["x/a/k=1/1.csv", "y/b,c", "y/b,c/1"], ["x/b/1", "y/b", "y/c"]),
+        (["s3://b/k=1/*.csv", "s3://b/k=2"], "s3://b", ["k=1/1.csv", "k=2/3/1"], ["k=1/1.txt", "k=3/1.csv"]),
+        (["s3://b/a/*", "s3://b/c/**/[ab]{1,2}.json"], "s3://b", ["a/1.csv", "c/d/a2.json"], ["c/d/a3.json"]),
+    ],
+)
+def test_several_paths_and_alternatives_are_one_directory_with_a_glob(
+    paths: list[str], root: str, taken: list[str], passed_over: list[str]
+) -> None:
+    settings = parse_options({"paths": json.dumps(paths)})
+    selection = Selection(settings.listing.glob)
+    assert settings.location.root == root
+    assert [key for key in (*taken, *passed_over) if selection.takes(key)] == taken
+
+
+def test_a_filter_of_names_holds_for_each_of_several_paths() -> None:
+    settings = parse_options({"paths": '["/x/a", "/x/b/*"]', "pathGlobFilter": "*.{csv,json}"})
+    selection = Selection(settings.listing.glob)
+    keys = ["a/1.csv", "a/c/1.json", "b/1.json", "a/1.txt", "c/1.csv"]
+    assert [key for key in keys if selection.takes(key)] == keys[:3]
+
+
+def test_sparks_words_for_policies_are_ours() -> None:
+    failures = parsed(ignoreMissingFiles="true", ignoreCorruptFiles="false", mode="dropmalformed").failures
+    assert (failures.on_missing, failures.on_corrupt, failures.on_corrupt_record) == ("skip", "fail", "skip")
 
 
 def test_every_group_gets_its_options() -> None:
@@ -122,10 +154,12 @@ def test_keys_of_open_file_under_all_prefixes() -> None:
         ("filters", '[["day", "=", {"$day": "x"}]]', "\\$date"),
         ("filters", '[["day", "=", {"$date": "x"}]]', "\\$date"),
         ("metadataColumns", "_size", "_mtime"),
-        ("paths", '["a", "b"]', "several paths"),
+        ("paths", '["s3://a/b", "s3://b/c"]', "of one store"),
         ("cleanSource", "move", "moveDestination"),
         ("cleanSource.moveDestination", "s3://b/x", "cleanSource=move"),
         ("onMissing", "quarantine", "quarantineLocation"),
+        ("mode", "strict", "FAILFAST"),
+        ("mergeSchema", "false", "as is done always"),
         ("stateLocation", "s3://bucket/dir/state", "within the path"),
         ("stateLocation", "s3://bucket/*/state", "wildcard"),
         ("followSymlinks", "true", "means nothing for s3"),

@@ -17,7 +17,7 @@ from aioprefetch.errors import (
     Unsupported,
     UntrustedMetadata,
 )
-from aioprefetch.source.options import FailureOptions, ReadOptions
+from aioprefetch.source.options import FailureOptions, FormatOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, quarantine_to
 from aioprefetch.source.reading.task import reason_of
 from aioprefetch.source.values import FetchItem
@@ -153,14 +153,55 @@ async def test_no_row_of_a_file_that_is_left_out_is_given(kind: str, files_in_fl
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_file_too_large_to_be_held_back_fails_the_batch_instead(kind: str) -> None:
+async def test_a_file_too_large_to_be_held_back_is_left_out_all_the_same(kind: str) -> None:
     async with Shelf() as shelf:
         # Lines are parsed a MiB at a time.
         data = jsonl([{"n": n, "more": "x" * 2000} for n in range(2000)]) + b"{]" if kind == "jsonl" else None
+        good = await shelf.put(f"good.{kind}", data[:-2] if data else data_of(kind, 0, 2000))
         bad = await shelf.put(f"bad.{kind}", data or broken(kind, 0, 100_000))
+        small: Any = {"batch_rows": 100, "bytes_in_flight": 8 << 10}
+        for order in ([good, bad], [bad, good]):
+            assert [row["n"] for row in await shelf.rows(order, task_of("skip", **small))] == [*range(2000)]
+        task = replace(task_of("fail", **small), failures=FailureOptions(on_missing="skip"))
         with pytest.raises(UntrustedMetadata) as caught:
-            await shelf.rows([bad], task_of("skip", batch_rows=100, bytes_in_flight=8 << 10))
-        assert any("larger file than half of bytes_in_flight" in note for note in caught.value.__notes__)
+            await shelf.rows([bad], task)
+        assert any("more than half of bytes_in_flight" in note for note in caught.value.__notes__)
+
+
+BAD_LINES: dict[str, tuple[dict[str, Any], list[bytes]]] = {
+    "jsonl": ({}, [b'{"n": 1}', b"{", b'{"n": "x"}', b'{"n": 2, "m": "\xff"}', b'{"n": 3}', b"7"]),
+    "csv": ({"header": True}, [b"n,m", b"1,a", b"x,a", b'2,"', b"2,\xff", b"3,c", b"4"]),
+}
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("kind", BAD_LINES)
+@pytest.mark.parametrize("multi_line", [False, True])
+async def test_bad_records_are_left_out_and_counted_for_each_file(
+    kind: str, end: bytes, multi_line: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    options, lines = BAD_LINES[kind]
+    if multi_line and kind == "jsonl":
+        return
+    bad = len(lines) - len(options) - 2
+    data, notes = end.join(lines) + end, list[str]()
+    task = replace(
+        task_of("fail", notes),
+        failures=FailureOptions(on_corrupt_record="skip"),
+        format=FormatOptions(**options, multi_line=multi_line),
+    )
+    async with Shelf() as shelf:
+        file = await shelf.put(f"a.{kind}", data)
+        large = await shelf.put(f"b.{kind}", data + data[data.index(end) :] * 99)  # Of which quotes close each other.
+        whole, cut = FetchItem(large), len(data) * 40 + 11
+        parts = [whole] if multi_line else [replace(whole, end=cut), replace(whole, start=cut, end=large.size)]
+        assert [row["n"] for row in await shelf.rows([file, file], task)] == [1, 3] * 2
+        assert len(await shelf.rows(parts, task)) == (100 if multi_line else 200 if kind == "csv" else 101)
+        with pytest.raises(UntrustedMetadata):
+            await shelf.rows([file], replace(task, failures=FailureOptions()))
+    notes_of = [line for line in map(json.loads, notes) if line["key"] == file.key]
+    assert {(line["records"], line["etag"], line["reason"]) for line in notes_of} == {(bad, file.etag, "records")}
+    assert f"a.{kind}: {bad} record(s) left out" in caplog.text
 
 
 async def test_values_that_do_not_fit_the_schema_are_the_files_fault() -> None:
