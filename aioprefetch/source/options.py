@@ -132,7 +132,7 @@ class ListOptions:
     before they are needed. A key that is no longer listed is forgotten after ``forget_after_seconds``. Keys with a part
     that begins with ``_`` or ``.`` are skipped unless ``hidden_files``; see ``values.is_hidden``. A store that
     throttles or does not respond is asked again for ``retry_seconds``, with growing pauses, before its error ends a
-    source.
+    source, its opening, or the plan of a batch.
     """
 
     glob: str | None = None
@@ -142,7 +142,7 @@ class ListOptions:
     overwrites: Overwrites = option("ignore", Choice(*get_args(Overwrites)), scope="stream")
     forget_after_seconds: float = option(7 * 86400.0, SECONDS_OR_ZERO, scope="stream")
     hidden_files: bool = option(False, FLAG)
-    retry_seconds: float = option(600.0, SECONDS_OR_ZERO, name="list_retry_seconds", scope="stream")
+    retry_seconds: float = option(600.0, SECONDS_OR_ZERO, name="list_retry_seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

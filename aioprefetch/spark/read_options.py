@@ -24,7 +24,9 @@ class SourceOptions(StoreTexts, LimitOptions, BlockOptions, total=False):
     quarantine_location: str | None
     file_schema: str | None
     metadata_columns: str | Sequence[str] | None
+    requests_per_second: float | None
     hidden_files: bool | None
+    list_retry_seconds: float | None
     target_partition_bytes: ByteCount | None
     max_partitions: int | None
     split_files: bool | None
@@ -70,7 +72,6 @@ class StreamOptions(SourceOptions, total=False):
     list_ahead_pages: int | None
     overwrites: Overwrites | None
     forget_after_seconds: float | None
-    list_retry_seconds: float | None
     max_files_per_trigger: int | None
     max_bytes_per_trigger: ByteCount | None
     max_rows_per_trigger: int | None

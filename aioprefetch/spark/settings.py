@@ -203,6 +203,7 @@ class SourceSettings:
     metadata_columns: tuple[str, ...] = ()
     push_filters: bool = False
     allow_empty: bool = False
+    requests_per_second: float | None = None
     is_inferred: bool = False
     has_zone: bool = False
 
@@ -276,6 +277,7 @@ def parse_options(options: Mapping[str, str], session: SessionSettings | None = 
         metadata_columns=source.get("metadata_columns", ()),
         push_filters=source.get("push_filters", False),
         allow_empty=source.get("allow_empty", False),
+        requests_per_second=source.get("requests_per_second"),
         has_zone="timezone" in texts,
         **_cleaning(source),
     )

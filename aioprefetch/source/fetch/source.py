@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, StateConflict
 from aioprefetch.operator.operator import Operator
@@ -29,7 +30,7 @@ from aioprefetch.source.list.follower import Follower
 from aioprefetch.source.list.pages import Selection
 from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
 from aioprefetch.source.options import AdmissionOptions, CleanSource, ListOptions, PartitionOptions, StateOptions
-from aioprefetch.source.polling import OutageLimit, PollTimer, is_transient, now_ms
+from aioprefetch.source.polling import OutageLimit, PollTimer, now_ms, outlast, patient
 from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.state.store import SourceIdentity, canonical_root, log_name, store_path_below, would_be_read
 from aioprefetch.source.values import (
@@ -54,6 +55,16 @@ class StateLocation:
     directory: str = ""
 
 
+async def open_state(
+    location: StateLocation, identity: SourceIdentity | None, *, retry_seconds: float, **others: Any
+) -> SourceState:
+    """``SourceState.open``, repeated while its store throttles or does not respond."""
+    store = patient(location.operator, retry_seconds)
+    state = await outlast(lambda: SourceState.open(store, location.directory, identity, **others), retry_seconds)
+    state.use(location.operator)  # From now on it is the source that waits, between its triggers.
+    return state
+
+
 async def open_followed(
     location: StateLocation, url: str, options: ListOptions, mode: CleanSource = "off"
 ) -> SourceState:
@@ -68,7 +79,7 @@ async def open_followed(
             " may not have read the file",
             operation="clean_source",
         )
-    state = await SourceState.open(location.operator, location.directory, None, first=TailAndSweep(), writer=False)
+    state = await open_state(location, None, retry_seconds=options.retry_seconds, first=TailAndSweep(), writer=False)
     try:
         _check_followed(state.identity, url, options)
     except StateConflict:
@@ -249,7 +260,8 @@ class FileSource:
 
         Raises ``ConfigInvalid`` for invalid options, for a state within the source, and for a state in a store without
         conditional writes; ``StateConflict`` if the state belongs to another source, or the followed source has another
-        directory. After an error or a cancellation nothing stays open.
+        directory. A store that throttles or does not respond is asked again for ``ListOptions.retry_seconds``, as by
+        ``latest_offset``. After an error or a cancellation nothing stays open.
         """
         list_options = list_options or ListOptions()
         can_split = can_split or (lambda file: False)
@@ -259,35 +271,35 @@ class FileSource:
         clean = clean or CleanOptions()
         check_state_place(operator, state_operator, state_directory, list_options)
         marker = (state_operator, f"{state_directory}{MARKER_NAME}")
+        state_options = state_options or StateOptions(
+            forget_after_seconds=list_options.forget_after_seconds, retry_seconds=list_options.retry_seconds
+        )
+        plan_options = replace(plan_options or PlanOptions(), overwrites=list_options.overwrites)
+        clock = clock_ms or now_ms
         async with AsyncExitStack() as stack:
-            followed = None if attach_to is None else await open_followed(attach_to, url, list_options, clean.mode)
-            if followed is not None:
+            followed = None
+            if attach_to is not None:
+                followed = await open_followed(attach_to, url, list_options, clean.mode)
                 stack.push_async_callback(followed.aclose)
             first = first_cursor(operator, followed)
-            state = await SourceState.open(
-                state_operator,
-                state_directory,
-                SourceIdentity(
-                    url=url,
-                    glob=list_options.glob,
-                    options=lasting_options(first, hidden_files=list_options.hidden_files),
-                ),
+            lasting = lasting_options(first, hidden_files=list_options.hidden_files)
+            identity = SourceIdentity(url=url, glob=list_options.glob, options=lasting)
+            state = await open_state(
+                StateLocation(state_operator, state_directory),
+                identity,
+                retry_seconds=list_options.retry_seconds,
                 first=first,
-                clock_ms=clock_ms or now_ms,
-                options=state_options
-                or StateOptions(
-                    forget_after_seconds=list_options.forget_after_seconds, retry_seconds=list_options.retry_seconds
-                ),
+                clock_ms=clock,
+                options=state_options,
             )
             stack.push_async_callback(state.aclose)
             feed = feed_for(operator, followed, list_options, state.index)
             stack.push_async_callback(feed.aclose)
-            plan_options = replace(plan_options or PlanOptions(), overwrites=list_options.overwrites)
             cleaner = Cleaner(state, operator, marker, clean)
             stack.push_async_callback(cleaner.aclose)
             return cls(
                 state,
-                Planner(state, feed, can_split, plan_options, clock_ms=clock_ms or now_ms),
+                Planner(state, feed, can_split, plan_options, clock_ms=clock),
                 cleaner,
                 admission=admission,
                 partitioning=partitioning,
@@ -350,7 +362,7 @@ class FileSource:
             try:
                 records = await self._records_between(start, end)
             except Error as error:  # Nothing else can be returned.
-                self._wait_out(error)
+                self._outage.wait_out(error, self._timer)
                 continue
             items = [item for record in records for item in record.items]
             return divide(items, self._partitioning, self._can_split)
@@ -364,7 +376,7 @@ class FileSource:
         try:
             await self._check(end)
         except Error as error:
-            self._wait_out(error)
+            self._outage.wait_out(error, self._timer)
             return
         await self._state.committed(end.seq)
         self._cleaner.committed(end.seq)
@@ -391,7 +403,7 @@ class FileSource:
             await self._check(start)
             await self._planner.settle()
         except Error as error:
-            self._wait_out(error)
+            self._outage.wait_out(error, self._timer)
             return None
         # An engine asks for the batch after ``start`` once the batch before it is committed. This also raises the error
         # of compactions that have failed for too long.
@@ -401,7 +413,7 @@ class FileSource:
             if record is None:
                 record = await self._planner.plan(limits, everything=everything)
         except Error as error:
-            self._wait_out(error)
+            self._outage.wait_out(error, self._timer)
             return None
         self._responded()
         return start if record is None else Offset(self._state.uuid, record.seq, record.files, record.bytes)
@@ -415,19 +427,6 @@ class FileSource:
         records = await self._state.work(start.seq, end.seq)
         self._responded()
         return records
-
-    def _wait_out(self, error: Error) -> None:
-        """Let the next attempt wait for a pause; or raise a permanent error, or an error that has lasted too long."""
-        try:
-            if not self._outage.tolerates(error):
-                if is_transient(error):
-                    error.add_context(failing_seconds=round(self._outage.failing_seconds))
-                raise error
-            self._timer.failed()
-            seconds = max(0.0, self._outage.seconds - self._outage.failing_seconds)
-            logger.warning("a store failed, and is asked again for %.0f s more: %s", seconds, error)
-        finally:
-            del error  # Its traceback holds this frame.
 
     def _responded(self) -> None:
         self._timer.succeeded()

@@ -317,6 +317,10 @@ class SourceState:
                 raise
         return state
 
+    def use(self, operator: Operator) -> None:
+        """Use another operator of the same store from now on, such as one with other retries."""
+        self._data.store.operator = operator
+
     @property
     def uuid(self) -> str:
         """The id of the state, which offsets carry."""
