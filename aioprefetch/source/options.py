@@ -14,6 +14,7 @@ from aioprefetch.options import COUNT, COUNT_OR_ZERO, FLAG, SECONDS_OR_ZERO, SIZ
 
 Overwrites = Literal["ignore", "reread", "fail"]
 OnFailure = Literal["fail", "skip", "quarantine"]
+Reason = Literal["missing", "changed", "corrupt", "unreadable"]
 UnknownFields = Literal["ignore", "warn", "fail", "rescue"]
 CleanSource = Literal["off", "delete", "move"]
 Assign = Literal["hash", "size"]
@@ -132,7 +133,8 @@ class ListOptions:
     before they are needed. A key that is no longer listed is forgotten after ``forget_after_seconds``. Keys with a part
     that begins with ``_`` or ``.`` are skipped unless ``hidden_files``; see ``values.is_hidden``. A store that
     throttles or does not respond is asked again for ``retry_seconds``, with growing pauses, before its error ends a
-    source, its opening, or the plan of a batch.
+    source, its opening, or the plan of a batch. Without ``include_existing`` a new source knows the files that are
+    there when it is made, and reads those that come or change later.
     """
 
     glob: str | None = None
@@ -141,6 +143,7 @@ class ListOptions:
     ahead_pages: int = option(4, COUNT_OR_ZERO, name="list_ahead_pages", scope="stream", also="other:maxCachedFiles")
     overwrites: Overwrites = option("ignore", Choice(*get_args(Overwrites)), scope="stream")
     forget_after_seconds: float = option(7 * 86400.0, SECONDS_OR_ZERO, scope="stream")
+    include_existing: bool = option(True, FLAG, name="include_existing_files", scope="stream")
     hidden_files: bool = option(False, FLAG)
     retry_seconds: float = option(600.0, SECONDS_OR_ZERO, name="list_retry_seconds")
 
@@ -215,14 +218,22 @@ class FormatOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureOptions:
-    """The handling of a file that is missing, was overwritten, or cannot be decoded when it is read.
+    """The handling of a file that is missing, was overwritten, cannot be decoded, or may not be read.
 
-    ``fail`` ends the batch, ``skip`` leaves the file out with a warning, ``quarantine`` also writes down which one.
+    The last are archived objects, and those that the identity has no right to, or to their key of KMS. ``fail`` ends
+    the batch, ``skip`` leaves the file out with a warning, ``quarantine`` also writes down which one. If the first ten
+    files of a task are all forbidden, it is an error under each policy.
     """
 
     on_missing: OnFailure = option("fail", ON_FAILURE)
     on_changed: OnFailure = option("fail", ON_FAILURE)
     on_corrupt: OnFailure = option("fail", ON_FAILURE)
+    on_unreadable: OnFailure = option("fail", ON_FAILURE)
+
+    @property
+    def policies(self) -> Mapping[Reason, OnFailure]:
+        """The policy for each reason."""
+        return {reason: getattr(self, f"on_{reason}") for reason in get_args(Reason)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

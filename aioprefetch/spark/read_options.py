@@ -48,6 +48,7 @@ class SourceOptions(StoreTexts, LimitOptions, BlockOptions, total=False):
     on_missing: OnFailure | None
     on_changed: OnFailure | None
     on_corrupt: OnFailure | None
+    on_unreadable: OnFailure | None
     batch_rows: int | None
     files_in_flight: int | None
     bytes_in_flight: ByteCount | None
@@ -72,6 +73,7 @@ class StreamOptions(SourceOptions, total=False):
     list_ahead_pages: int | None
     overwrites: Overwrites | None
     forget_after_seconds: float | None
+    include_existing_files: bool | None
     max_files_per_trigger: int | None
     max_bytes_per_trigger: ByteCount | None
     max_rows_per_trigger: int | None

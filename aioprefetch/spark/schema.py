@@ -375,7 +375,7 @@ async def _sampled(settings: SourceSettings, keys_max: int | None) -> Inferred:
             formats,
             read=settings.reading,
             glob=listing.glob,
-            on_corrupt=settings.failures.on_corrupt,
+            failures=settings.failures,
             keys_max=keys_max,
         )
     return Inferred(spark_schema(inferred.schema), inferred.directories)

@@ -210,8 +210,7 @@ class SourceSettings:
     @property
     def quarantines(self) -> bool:
         """Whether files that are left out are written down."""
-        failures = self.failures
-        return "quarantine" in (failures.on_missing, failures.on_changed, failures.on_corrupt)
+        return "quarantine" in self.failures.policies.values()
 
 
 Groups = dict[str, dict[str, Any]]
@@ -383,9 +382,8 @@ def _check_cleaning(settings: SourceSettings) -> None:
     """``ConfigInvalid`` unless it is certain that the records of a cleaned file were read by all readers."""
     if settings.clean == "off":
         return
-    failures = settings.failures
-    policies = {"onMissing": failures.on_missing, "onChanged": failures.on_changed, "onCorrupt": failures.on_corrupt}
-    skipping = next((name for name, policy in policies.items() if policy == "skip"), None)
+    policies = settings.failures.policies.items()
+    skipping = next((f"on{reason.capitalize()}" for reason, policy in policies if policy == "skip"), None)
     if skipping is not None:
         raise ConfigInvalid(
             f"cleanSource={settings.clean} does not go with {skipping}=skip: no record would say which files were left"

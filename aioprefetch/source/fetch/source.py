@@ -297,18 +297,29 @@ class FileSource:
             stack.push_async_callback(feed.aclose)
             cleaner = Cleaner(state, operator, marker, clean)
             stack.push_async_callback(cleaner.aclose)
-            return cls(
+            store_ms = clock_ms or await _store_clock(operator, state_operator, state_directory, state)
+            source = cls(
                 state,
                 Planner(state, feed, can_split, plan_options, clock_ms=clock),
                 cleaner,
                 admission=admission,
                 partitioning=partitioning,
                 can_split=can_split,
-                store_ms=clock_ms or await _store_clock(operator, state_operator, state_directory, state),
+                store_ms=store_ms,
                 retry_seconds=list_options.retry_seconds,
-                resources=stack.pop_all(),
+                resources=stack,
             )
+            if not list_options.include_existing:
+                made_ms = state.created_ms + store_ms() - clock()
+                await outlast(lambda: source._learn_existing(made_ms), list_options.retry_seconds)
+            source._resources = stack.pop_all()
+            return source
         raise AssertionError  # The stack swallows nothing.
+
+    async def _learn_existing(self, made_ms: int) -> None:
+        """Know the files that were there when the state was made. All of them are, once a batch was planned."""
+        if not self._planner.head.files:
+            await self._planner.learn(made_ms, limits_of(self._admission))
 
     @property
     def state(self) -> SourceState:

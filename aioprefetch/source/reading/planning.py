@@ -41,7 +41,7 @@ from aioprefetch.source.formats import RecordFormat, can_split, format_of, forma
 from aioprefetch.source.formats.corruption import UNDECODABLE, undecodable
 from aioprefetch.source.formats.record_format import FooterPlanning
 from aioprefetch.source.list.pages import Selection, file_of
-from aioprefetch.source.options import FormatOptions, ListOptions, OnFailure, PartitionOptions, ReadOptions
+from aioprefetch.source.options import FailureOptions, FormatOptions, ListOptions, PartitionOptions, ReadOptions
 from aioprefetch.source.reading.task import reason_of
 from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.values import Entry
@@ -68,7 +68,7 @@ async def infer_schema(
     *,
     read: ReadOptions | None = None,
     glob: str | None = None,
-    on_corrupt: OnFailure = "fail",
+    failures: FailureOptions | None = None,
     keys_max: int | None = None,
 ) -> InferredSchema:
     """The schema of a sample of ``files``, unified as ``united`` does.
@@ -79,7 +79,7 @@ async def infer_schema(
     listed. Types are plain, timestamps in microseconds, all fields nullable; a field that is null in each file of JSON
     or CSV is a string. ``name=value`` directories are columns (``DirectoryColumns``); files outside of such directories
     have nulls there, which a warning says. Each file of the sample costs at most ``options.sample_bytes``, or a footer;
-    they are read at once. A corrupt file is left out unless ``on_corrupt="fail"``. Settings of ``openFile`` in ``read``
+    they are read at once. A file that fails is left out as ``failures`` say. Settings of ``openFile`` in ``read``
     apply to each file.
 
     Raises ``NotFound``, naming URL and ``glob``, if there are no files; ``UntrustedMetadata`` if all files are empty,
@@ -94,7 +94,7 @@ async def infer_schema(
         raise UntrustedMetadata(
             f"all of {empty} files in {where} are empty: they tell no schema, give one", operation="infer_schema"
         )
-    schemas = await _sampled(operator, sample, options, read or ReadOptions(), on_corrupt)
+    schemas = await _sampled(operator, sample, options, read or ReadOptions(), failures or FailureOptions())
     with_fields = [(file.key, schema) for file, schema in schemas if len(schema)]
     if not with_fields:
         raise UntrustedMetadata(
@@ -183,7 +183,7 @@ class _Spread:
 
 
 async def _sampled(
-    operator: Operator, sample: list[SourceFile], options: FormatOptions, read: ReadOptions, on_corrupt: OnFailure
+    operator: Operator, sample: list[SourceFile], options: FormatOptions, read: ReadOptions, failures: FailureOptions
 ) -> list[tuple[SourceFile, pa.Schema]]:
     async def schema_of(file: SourceFile) -> tuple[SourceFile, pa.Schema]:
         try:
@@ -193,9 +193,10 @@ async def _sampled(
                 raise undecodable(file.key, error) from error
         except Error as error:
             error.add_context(operation="infer_schema", path=file.key)
-            if on_corrupt == "fail" or reason_of(error) != "corrupt":
+            reason = reason_of(error)
+            if reason is None or failures.policies[reason] == "fail":
                 raise
-            logger.warning("%s tells no schema, on_corrupt=%s: %s", file.key, on_corrupt, error)
+            logger.warning("%s tells no schema, on_%s=%s: %s", file.key, reason, failures.policies[reason], error)
             return file, pa.schema([])
 
     return await gather_all(partial(schema_of, file) for file in sample)

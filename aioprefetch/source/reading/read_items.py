@@ -139,6 +139,7 @@ class ItemWindow:
 
     def _take(self, entry: _BegunItem) -> Piece:
         piece, size = entry.pieces.popleft()
+        self._failures.has_read = True
         entry.is_half_taken = True
         entry.held_bytes -= size
         self._memory.give_back(size)
@@ -279,8 +280,9 @@ async def read_items(
     """The records of the items in their order, in batches of exactly ``task.schema``, at most ``batch_rows`` each.
 
     While the records of one item are consumed, later items are fetched and decoded (``ItemWindow``). Each is read at
-    the version that it names. An item whose file is missing, changed or corrupt fails the batch with an error that
-    names it, or by ``task.failures`` is left out as a whole: its rows are held back until all of it is decoded. The
+    the version that it names. An item whose file is missing, changed, corrupt or unreadable fails the batch with an
+    error that names it, or by ``task.failures`` is left out as a whole: its rows are held back until all of it is
+    decoded. The
     rows of an item that decodes to more than half of ``bytes_in_flight`` are released earlier; if it turns out to be
     corrupt after that, the batch fails under each policy. The lines of quarantined files go to ``task.quarantine``
     after the last batch.

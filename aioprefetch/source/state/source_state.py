@@ -327,6 +327,11 @@ class SourceState:
         return self._data.meta.uuid
 
     @property
+    def created_ms(self) -> int:
+        """When the state was made, by the clock of the machine that made it."""
+        return self._data.meta.created_ms
+
+    @property
     def identity(self) -> SourceIdentity:
         """The settings of the source that made the state."""
         return self._data.meta.identity
