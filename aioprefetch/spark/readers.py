@@ -180,6 +180,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             listing = self._settings.listing
             which = "" if listing.glob is None else f" with glob={listing.glob!r}"
             logger.warning("there are no files in %s%s so far; the stream waits for them", self._root, which)
+        if after is not before and self._source is not None:
+            logger.info("%s: %s", self._root, self._source.progress(before, after))
         return start if after is before else after.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802

@@ -297,7 +297,7 @@ def test_an_iterator_that_is_left_early_closes_the_files(tmp_path: Path) -> None
     reader = data_source(tmp_path, batchRows="1", bytesInFlight="64k").reader(schema=IDS)
     batches = reader.read(reader.partitions()[0])
     assert next(batches).num_rows == 1
-    operator = task_operator(reader._settings, str(reader._settings.location.root))
+    operator = task_operator(reader._settings, tmp_path.as_uri())
     assert operator.statistics["stream_read_closed"] < operator.statistics["stream_read_opened"]
     batches.close()  # type: ignore[attr-defined]
     assert operator.statistics["stream_read_closed"] == operator.statistics["stream_read_opened"]

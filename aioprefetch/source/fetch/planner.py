@@ -110,11 +110,12 @@ class Planner:
         return head
 
     @property
-    def waiting(self) -> tuple[int, int]:
-        """The number of files and bytes that wait for a batch: a lower bound."""
+    def waiting(self) -> tuple[int, int, int | None]:
+        """The number of files and bytes that wait for a batch, a lower bound, and the time of the oldest of them."""
         items = [FetchItem(change.file) for change, _ in self._draft.rest if change.kind in ("new", "overwritten")]
         items += self.head.carry
-        return sum(item.start == 0 for item in items), sum(item.bytes for item in items)
+        oldest_ms = min((item.file.modified_ms for item in items if item.file.modified_ms is not None), default=None)
+        return sum(item.start == 0 for item in items), sum(item.bytes for item in items), oldest_ms
 
     @property
     def is_finishing(self) -> bool:

@@ -24,7 +24,7 @@ from aioprefetch.source.fetch.partitioning import (
     limits_of,
     narrowed,
 )
-from aioprefetch.source.fetch.planner import Planner, PlanOptions
+from aioprefetch.source.fetch.planner import Planner, PlanOptions, passes
 from aioprefetch.source.list.diff_lister import DiffLister
 from aioprefetch.source.list.follower import Follower
 from aioprefetch.source.list.pages import Selection
@@ -231,6 +231,8 @@ class FileSource:
         self._lock = asyncio.Lock()
         self._checked: Offset | None = None
         self._timer = PollTimer(0.0)
+        self._sweeps = passes(planner.head.cursor)
+        self._swept_ms: int | None = None
         self._outage = OutageLimit(retry_seconds)
 
     @classmethod
@@ -397,10 +399,22 @@ class FileSource:
         """Whether the last request to a store failed, and the next call repeats it."""
         return self._outage.is_failing
 
+    def progress(self, before: Offset, after: Offset) -> str:
+        """One line for people: what was planned between two offsets, what waits, and when a whole sweep ended."""
+        files, size, oldest_ms = self._planner.waiting
+        if self._sweeps != passes(self._planner.head.cursor):
+            self._sweeps, self._swept_ms = passes(self._planner.head.cursor), now_ms()
+        lag = "" if oldest_ms is None else f", the oldest since {(self._store_ms() - oldest_ms) // 1000} s"
+        age = "" if self._swept_ms is None else f"; the last sweep ended {(now_ms() - self._swept_ms) // 1000} s ago"
+        return (
+            f"record {after.seq} has {after.files - before.files} files and {after.bytes - before.bytes} bytes, "
+            f"{before.files} files are committed; {files} files and {size} bytes wait{lag}{age}"
+        )
+
     def report_latest(self) -> Offset | None:
         """All known files, planned or not, as an offset: its distance from the engine's offset is the backlog."""
         head = self._planner.head
-        files, size = self._planner.waiting
+        files, size, _ = self._planner.waiting
         return Offset(self._state.uuid, head.seq, head.files + files, head.bytes + size)
 
     async def aclose(self) -> None:

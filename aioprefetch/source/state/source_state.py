@@ -347,6 +347,11 @@ class SourceState:
         return self._data.conflict is not None
 
     @property
+    def committed_seq(self) -> int:
+        """The newest record that is known to be committed by the engine, as of the last compaction for a reader."""
+        return self._data.committed_seq
+
+    @property
     def head(self) -> Record | None:
         """The newest record, claims included. Its cursor, carry and totals are the state's."""
         return None if self._data.head is None else self._data.head.record
