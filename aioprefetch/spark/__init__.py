@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
+    from aioprefetch.spark.counting import count
     from aioprefetch.spark.data_source import AioPrefetchDataSource, read, register, stream
     from aioprefetch.spark.state_table import source_state
     from aioprefetch.spark.udf import WarmOperator, map_batches, with_operator
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AioPrefetchDataSource",
     "WarmOperator",
+    "count",
     "map_batches",
     "read",
     "register",
@@ -30,6 +32,7 @@ __all__ = [
 load_at_first_use(
     __name__,
     {
+        "counting": ("count",),
         "data_source": ("AioPrefetchDataSource", "read", "register", "stream"),
         "state_table": ("source_state",),
         "udf": ("WarmOperator", "map_batches", "with_operator"),

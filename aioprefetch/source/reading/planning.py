@@ -233,13 +233,15 @@ async def plan_batch(
     check_partition_options(partitioning)
     if partitioning.split_files is None:
         partitioning = replace(partitioning, split_files=True)
-    if files is None:
-        files = list_files(operator, format, glob=listing.glob, hidden_files=listing.hidden_files)
     clauses = None if schema is None else filters
     directories = None
     if clauses is not None and schema is not None:
         decided = [field for field in schema if has_zone or not pa.types.is_timestamp(field.type)]
         directories = DirectoryFilter(clauses, pa.schema(decided), format.time_zone)
+    if files is None:
+        files = list_files(
+            operator, format, glob=listing.glob, hidden_files=listing.hidden_files, directories=directories
+        )
     whole = [
         FetchItem(file)
         async for file in files
@@ -320,21 +322,31 @@ async def _with_parts(
 
 
 async def list_files(
-    operator: Operator, options: FormatOptions, *, glob: str | None = None, hidden_files: bool = False
+    operator: Operator,
+    options: FormatOptions,
+    *,
+    glob: str | None = None,
+    hidden_files: bool = False,
+    directories: DirectoryFilter | None = None,
 ) -> AsyncGenerator[SourceFile, None]:
     """The files below the root that match ``glob``, empty ones included, without directories and hidden files.
 
     A directory that holds a dataset is one file, if it matches: its key ends with ``/`` (the key of the root is empty),
     its version is the latest of the dataset, and its size covers all its objects, which are not listed themselves.
     Where there may be datasets and the store lists in no order, all entries are in memory, to be sorted.
+    Directories below which no file can match ``directories`` are not listed, where few of their neighbours can.
     """
     selection = Selection(glob, hidden_files=hidden_files)
     formats = formats_with_datasets(options)
     dataset: SourceFile | None = None
     dataset_format: RecordFormat | None = None
-    listed = list_literally(operator, selection.prefix, recursive=True)
     is_ordered = not formats or operator.capability.list_ordered
-    async with aclosing(listed if is_ordered else _sorted(listed)) as entries:
+    listed: Lister | AsyncGenerator[Entry, None] = list_literally(operator, selection.prefix, recursive=True)
+    if directories is not None:
+        listed = _walked(operator, selection.prefix, directories)
+    elif not is_ordered:
+        listed = _sorted(list_literally(operator, selection.prefix, recursive=True))
+    async with aclosing(listed) as entries:
         async for entry in entries:
             if dataset is not None and not entry.path.startswith(dataset.key):
                 if _takes(selection, dataset):
@@ -349,6 +361,26 @@ async def list_files(
                 yield file_of(entry)
     if dataset is not None and _takes(selection, dataset):
         yield dataset
+
+
+async def _walked(operator: Operator, prefix: str, filter_: DirectoryFilter) -> AsyncGenerator[Entry, None]:
+    """All files below a prefix in the order of keys, without those in directories that cannot match.
+
+    A level is listed with a delimiter. Where most of its directories can match, a listing of all below is cheaper.
+    """
+    directory = prefix[: prefix.rfind("/") + 1]
+    level = [entry async for entry in list_literally(operator, directory) if entry.path.startswith(prefix)]
+    inner = [entry.path for entry in level if entry.is_directory]
+    matching = [path for path in inner if filter_.may_match(f"{path}file")]
+    if 2 * len(matching) > len(inner):
+        level = await list_literally(operator, prefix, recursive=True).collect()
+    for entry in sorted(level, key=lambda entry: entry.path):
+        if not entry.is_directory:
+            yield entry
+        elif entry.path in matching:
+            async with aclosing(_walked(operator, entry.path, filter_)) as below:
+                async for one in below:
+                    yield one
 
 
 async def _sorted(listed: Lister) -> AsyncGenerator[Entry, None]:
