@@ -114,7 +114,8 @@ def explaining(settings: SourceSettings) -> Iterator[None]:
 
 def _hint(error: Error, settings: SourceSettings) -> str | None:
     if isinstance(error, PermissionDenied):
-        return settings.left_out
+        is_of_one = "file" in error.context and reason_of(error) == "unreadable"
+        return settings.left_out or ("onUnreadable=skip or quarantine leaves such files out" if is_of_one else None)
     if isinstance(error, Unsupported) and settings.is_inferred and "field" in error.context:
         return _INFERRED
     file = error.context.get("file")

@@ -220,6 +220,14 @@ def test_what_concerns_more_than_one_file_has_no_policy() -> None:
     assert reason_of(deleted) == "missing"
 
 
+async def test_an_archived_file_is_named_with_the_option_that_helps() -> None:
+    settings = SourceSettings(url=URL, location=SourceUrl(URL))
+    async with Shelf() as shelf:
+        items = await spoiled(shelf, "jsonl", "unreadable")
+        with pytest.raises(PermissionDenied, match="onUnreadable=skip"), explaining(settings):
+            await shelf.rows(items, task_of("fail"))
+
+
 @pytest.mark.parametrize(
     ("context", "of_one"),
     [
