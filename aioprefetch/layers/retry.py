@@ -46,6 +46,7 @@ from aioprefetch.credentials import hide_frames
 from aioprefetch.errors import (
     BudgetExhausted,
     ConditionNotMatch,
+    CredentialsExpired,
     Error,
     NotFound,
     ObjectChanged,
@@ -116,7 +117,7 @@ class RetryLayer(Layer):
     cost
         The tokens of a retry, which returns them if it succeeds. An operation without a retry returns one.
     throttle_cost
-        The same after ``Throttled``; it is 0 without file descriptors.
+        The same after ``Throttled``; it is 0 without file descriptors, and with keys that have expired.
     progress_bytes
         Attempts and time begin again after this many bytes, so that a long body survives many cuts.
     """
@@ -353,8 +354,8 @@ class Attempts:
             if gave_up:
                 raise self._exhausted(error, now, gave_up)
             cost = layer.throttle_cost if isinstance(error, Throttled) else layer.cost
-            if error.context.get("errno") in ("EMFILE", "ENFILE"):
-                cost = 0  # The store was not asked, so a retry adds nothing to its load.
+            if error.context.get("errno") in ("EMFILE", "ENFILE") or isinstance(error, CredentialsExpired):
+                cost = 0  # The store was not asked, or only for a refusal: a retry adds nothing to its load.
             if not self._bucket.take(cost):
                 raise self._out_of_tokens(error, now) from error
             self._announce(error, pause, resumed=received > 0)

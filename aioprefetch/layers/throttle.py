@@ -11,6 +11,8 @@ It is the outermost layer, so that its pauses take nothing of the time of Retry 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody
 from aioprefetch.accessor.sink import ForwardingSink, Sink
@@ -18,6 +20,9 @@ from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.options import SIZE
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Metadata, PartRequest, ReadReply, ReadRequest, Request, UploadedPart, WriteRequest
+
+R = TypeVar("R", bound=Request)
+T = TypeVar("T")
 
 # What the bucket holds at most.
 BURST_SECONDS = 0.1
@@ -49,9 +54,9 @@ class ThrottleLayer(Layer):
 
 
 class TokenBucket:
-    """Tokens for bytes; below zero is a debt, which time repays."""
+    """Tokens for bytes, or for requests; below zero is a debt, which time repays."""
 
-    def __init__(self, runtime: Runtime, bytes_per_second: int) -> None:
+    def __init__(self, runtime: Runtime, bytes_per_second: float) -> None:
         self._runtime = runtime
         self.bytes_per_second = bytes_per_second
         self._burst = self._tokens = bytes_per_second * BURST_SECONDS
@@ -83,6 +88,32 @@ class TokenBucket:
         except BaseException:
             self.take(-count)
             raise
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRateLayer(Layer):
+    """A maximum of requests a second. Operators with an equal one share its rate in a runtime.
+
+    It belongs within Retry, so that each attempt counts.
+    """
+
+    requests_per_second: float
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        rate = self.requests_per_second
+        return RequestRateAccessor(runtime.shared(("requests", rate), lambda: TokenBucket(runtime, rate)), inner)
+
+
+class RequestRateAccessor(WrappedAccessor):
+    """The live layer of ``RequestRateLayer``."""
+
+    def __init__(self, bucket: TokenBucket, inner: Accessor) -> None:
+        super().__init__(inner)
+        self._bucket = bucket
+
+    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+        await self._bucket.pay(1, request)
+        return await forward(request)
 
 
 class ThrottleAccessor(WrappedAccessor):

@@ -15,6 +15,7 @@ from aioprefetch.options import COUNT, COUNT_OR_ZERO, FLAG, SECONDS_OR_ZERO, SIZ
 Overwrites = Literal["ignore", "reread", "fail"]
 OnFailure = Literal["fail", "skip", "quarantine"]
 OnCorruptRecord = Literal["fail", "skip", "null", "rescue"]
+Reason = Literal["missing", "changed", "corrupt", "unreadable"]
 UnknownFields = Literal["ignore", "warn", "fail", "rescue"]
 CleanSource = Literal["off", "delete", "move"]
 Assign = Literal["hash", "size"]
@@ -141,7 +142,9 @@ class ListOptions:
     before they are needed. A key that is no longer listed is forgotten after ``forget_after_seconds``. Keys with a part
     that begins with ``_`` or ``.`` are skipped unless ``hidden_files``; see ``values.is_hidden``. A batch leaves out
     files that were not modified after and before the given times, which have zones. A store that throttles or does not
-    respond is asked again for ``retry_seconds``, with growing pauses, before its error ends a source.
+    respond is asked again for ``retry_seconds``, with growing pauses, before its error ends a source, its opening, or
+    the plan of a batch. Without ``include_existing`` a new source knows the files that are there when it is made, and
+    reads those that come or change later.
     """
 
     glob: str | None = None
@@ -150,10 +153,11 @@ class ListOptions:
     ahead_pages: int = option(4, COUNT_OR_ZERO, name="list_ahead_pages", scope="stream", also="other:maxCachedFiles")
     overwrites: Overwrites = option("ignore", Choice(*get_args(Overwrites)), scope="stream")
     forget_after_seconds: float = option(7 * 86400.0, SECONDS_OR_ZERO, scope="stream")
+    include_existing: bool = option(True, FLAG, name="include_existing_files", scope="stream")
     hidden_files: bool = option(False, FLAG)
     modified_after: dt.datetime | None = option(None, TIME, scope="batch")
     modified_before: dt.datetime | None = option(None, TIME, scope="batch")
-    retry_seconds: float = option(600.0, SECONDS_OR_ZERO, name="list_retry_seconds", scope="stream")
+    retry_seconds: float = option(600.0, SECONDS_OR_ZERO, name="list_retry_seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,17 +232,25 @@ class FormatOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureOptions:
-    """The handling of a file that is missing, was overwritten, or cannot be decoded when it is read.
+    """The handling of a file that is missing, was overwritten, cannot be decoded, or may not be read.
 
-    ``fail`` ends the batch, ``skip`` leaves the file out with a warning, ``quarantine`` also writes down which one.
-    ``on_corrupt_record`` is for single records of JSON and CSV: ``skip`` leaves them out, counted for each file.
-    ``null`` and ``rescue`` are for the parsers of an engine.
+    The last are archived objects, and those that the identity has no right to, or to their key of KMS. ``fail`` ends
+    the batch, ``skip`` leaves the file out with a warning, ``quarantine`` also writes down which one. If the first ten
+    files of a task are all forbidden, it is an error under each policy. ``on_corrupt_record`` is for single records of
+    JSON and CSV: ``skip`` leaves them out, counted for each file. ``null`` and ``rescue`` are for the parsers of an
+    engine.
     """
 
     on_missing: OnFailure = option("fail", ON_FAILURE)
     on_changed: OnFailure = option("fail", ON_FAILURE)
     on_corrupt: OnFailure = option("fail", ON_FAILURE)
     on_corrupt_record: OnCorruptRecord = option("fail", Choice(*get_args(OnCorruptRecord)))
+    on_unreadable: OnFailure = option("fail", ON_FAILURE)
+
+    @property
+    def policies(self) -> Mapping[Reason, OnFailure]:
+        """The policy for each reason."""
+        return {reason: getattr(self, f"on_{reason}") for reason in get_args(Reason)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

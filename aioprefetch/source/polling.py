@@ -9,12 +9,17 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from aioprefetch.errors import BudgetExhausted, Error
+from aioprefetch.layers import RetryLayer
+from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.events import logger
 from aioprefetch.source.values import SourceFile, TailAndSweep
+
+T = TypeVar("T")
 
 # The layers of the operator have retried before that, several times and with their own pauses.
 PAUSE_SECONDS_BASE = 1.0
@@ -99,9 +104,52 @@ class OutageLimit:
             self._since = self._clock()
         return self.failing_seconds < self.seconds
 
+    def wait_out(self, error: Error, timer: PollTimer) -> None:
+        """Let the next attempt wait for a pause; or raise a permanent error, or an error that has lasted too long."""
+        try:
+            if not self.tolerates(error):
+                if is_transient(error):
+                    error.add_context(failing_seconds=round(self.failing_seconds))
+                raise error
+            timer.failed()
+            seconds = max(0.0, self.seconds - self.failing_seconds)
+            logger.warning("a store failed, and is asked again for %.0f s more: %s", seconds, error)
+        finally:
+            del error  # Its traceback holds this frame.
+
     def end(self) -> None:
         """An attempt has succeeded: the row of failures ends."""
         self._since = None
+
+
+# How often one request is sent while a source is opened or a batch is planned, which takes many that all must succeed.
+# What fails longer is repeated as a whole, with a warning.
+_ATTEMPTS_MAX = 12
+# The tokens of others would be used up by the pages of a large listing.
+_TOKENS = 1 << 20
+
+
+def patient(operator: Operator, seconds: float) -> Operator:
+    """The same operator, whose requests are repeated more often; unchanged where ``seconds`` is 0."""
+    if not seconds:
+        return operator
+    return operator.layer(RetryLayer(attempts_max=_ATTEMPTS_MAX, cap_seconds=PAUSE_SECONDS_MAX, tokens=_TOKENS))
+
+
+async def outlast(call: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """The result of a call that is repeated while its store throttles or does not respond, with growing pauses.
+
+    After ``seconds`` the error is raised. A server that was never there, by a misspelt name or port, is not waited for.
+    """
+    outage, timer = OutageLimit(seconds), PollTimer(0.0)
+    while True:
+        try:
+            return await call()
+        except Error as error:
+            if error.context.get("reason") == "dns" or error.context.get("errno") == "ECONNREFUSED":
+                raise
+            outage.wait_out(error, timer)
+        await timer.wait()
 
 
 def is_transient(error: Error) -> bool:

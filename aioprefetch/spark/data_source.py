@@ -196,6 +196,20 @@ def stream(
     return _load(spark, spark.readStream, texts, schema, columns, parser)
 
 
+def settings_of(
+    spark: SparkSession,
+    url: str,
+    options: Mapping[str, Any],
+    filters: Sequence[Any] | None = None,
+    format_name: str | None = None,
+) -> SourceSettings:
+    """The settings of a batch, by keyword options and the session, which knows the format by then."""
+    register(spark)
+    texts = _texts(spark, url, None, filters, format_name, options)
+    check_scope(texts, "batch")
+    return parse_options(texts, _registered[spark])
+
+
 def _data_source(settings: SessionSettings) -> type[AioPrefetchDataSource]:
     """A subclass with the settings of a session. It is pickled by value, and they with it."""
     return type(AioPrefetchDataSource.__name__, (AioPrefetchDataSource,), {"session": settings})

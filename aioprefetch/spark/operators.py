@@ -9,8 +9,8 @@ import contextlib
 import hashlib
 import pickle
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from aioprefetch.errors import (
     ConfigInvalid,
@@ -21,13 +21,19 @@ from aioprefetch.errors import (
     PermissionDenied,
     Unsupported,
 )
+from aioprefetch.layers import RetryLayer
+from aioprefetch.layers.throttle import RequestRateLayer
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import shared_copy
 from aioprefetch.plan.patterns import literal_glob
+from aioprefetch.source.polling import outlast, patient
 from aioprefetch.source.reading import reason_of
 from aioprefetch.spark import worker
 from aioprefetch.spark.options import SOURCE_OPTIONS
 from aioprefetch.spark.settings import SourceSettings, SourceUrl
+from aioprefetch.sync import run
+
+T = TypeVar("T")
 
 # The planned version is gone, so that the same batch fails each time.
 _CHANGED = (
@@ -47,9 +53,20 @@ _NAMES = {
 }
 
 
-def source_operator(settings: SourceSettings, root: str | None = None) -> Operator:
-    """The operator at the root of a source, or at ``root``."""
-    return operator_at(root or settings.location.root, settings.operator)
+def source_operator(settings: SourceSettings) -> Operator:
+    """The operator at the root of a source."""
+    return operator_at(settings.location.root, settings.operator, settings.requests_per_second)
+
+
+# The time is the limit of a task's requests, not their number: a task that fails begins again at its first file.
+TASK_ATTEMPTS_MAX = 20
+
+
+def task_operator(settings: SourceSettings, root: str) -> Operator:
+    """The operator of a task at ``root``, with its share of ``requestsPerSecond``."""
+    rate = settings.requests_per_second
+    share = None if rate is None else rate / settings.partitioning.slots
+    return operator_at(root, {"attempts_max": TASK_ATTEMPTS_MAX, **settings.operator}, share)
 
 
 def state_operator(settings: SourceSettings) -> Operator:
@@ -64,14 +81,21 @@ def state_operator(settings: SourceSettings) -> Operator:
     return operator_at(settings.state_location, settings.state_operator)
 
 
-def operator_at(root: str, options: Mapping[str, Any]) -> Operator:
+def planning_operator(settings: SourceSettings) -> Operator:
+    """The operator at the root of a source, which repeats its requests more often: many of them must all succeed."""
+    return patient(source_operator(settings), settings.listing.retry_seconds)
+
+
+def operator_at(root: str, options: Mapping[str, Any], requests_per_second: float | None = None) -> Operator:
     """The operator of this process for a root and options of ``Operator.from_uri``."""
-    key = hashlib.sha256(pickle.dumps((root, sorted(options.items())))).digest()
-    return worker.warm_operator(key, lambda: _new_operator(root, options)).operator
+    key = hashlib.sha256(pickle.dumps((root, sorted(options.items()), requests_per_second))).digest()
+    return worker.warm_operator(key, lambda: _new_operator(root, options, requests_per_second)).operator
 
 
-def _new_operator(root: str, options: Mapping[str, Any]) -> Operator:
+def _new_operator(root: str, options: Mapping[str, Any], requests_per_second: float | None) -> Operator:
     operator = Operator.from_uri(root, **worker.with_memory(options))
+    if requests_per_second is not None:
+        operator = operator.layer(RequestRateLayer(requests_per_second), inside=RetryLayer)
     return shared_copy(operator) or operator
 
 
@@ -90,7 +114,8 @@ def explaining(settings: SourceSettings) -> Iterator[None]:
 
 def _hint(error: Error, settings: SourceSettings) -> str | None:
     if isinstance(error, PermissionDenied):
-        return settings.left_out
+        is_of_one = "file" in error.context and reason_of(error) == "unreadable"
+        return settings.left_out or ("onUnreadable=skip or quarantine leaves such files out" if is_of_one else None)
     if isinstance(error, Unsupported) and settings.is_inferred and "field" in error.context:
         return _INFERRED
     file = error.context.get("file")
@@ -98,6 +123,11 @@ def _hint(error: Error, settings: SourceSettings) -> str | None:
         return _LOCAL_CHANGED if str(file).startswith("file:") else _CHANGED
     named = [field for field in _NAMES if re.search(rf"\b{field}\b", error.message)]
     return ", ".join(f"{field} is the option {_NAMES[field]}" for field in named) or None
+
+
+def outlasted(settings: SourceSettings, call: Callable[[], Awaitable[T]]) -> T:
+    """The result of a call of the planning, repeated for ``listRetrySeconds`` while a store throttles or is down."""
+    return run(outlast(call, settings.listing.retry_seconds))
 
 
 async def locate(settings: SourceSettings) -> SourceUrl:

@@ -84,6 +84,16 @@ _KINDS: Mapping[str, Kind] = {
     "time_zone": Kind("a time zone such as Europe/Berlin, UTC or +02:00", parse=_known(zone_named)),
 }
 NAMES = Kind("a list of different names such as id,name or a JSON list of them", parse=_names_of)
+
+
+def _rate_of(text: str) -> float:
+    rate = float(text)
+    if not 0 < rate < float("inf"):
+        raise ValueError(text)
+    return rate
+
+
+RATE = Kind("a number above 0 such as 500 or 0.5", parse=_rate_of, annotation="float")
 METADATA = Kind(
     f"true, false, or some of {', '.join(METADATA_COLUMNS)} and {METADATA_STRUCT}",
     parse=_metadata_columns_of,
@@ -121,6 +131,7 @@ class SourceRows:
     metadata_columns: tuple[str, ...] = option((), METADATA)
     push_filters: bool = option(False, FLAG, scope="batch")
     allow_empty: bool = option(False, FLAG, scope="batch")
+    requests_per_second: float | None = option(None, RATE)
     clean: CleanSource = option("off", Choice("off", "delete", "move"), name="clean_source", scope="stream")
     clean_destination: str | None = option(
         None, TEXT, name="clean_source_move_destination", also="spark:cleanSource.moveDestination", scope="stream"

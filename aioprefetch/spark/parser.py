@@ -27,7 +27,7 @@ from aioprefetch.source.options import OnCorruptRecord
 from aioprefetch.source.reading import list_files, sample_texts
 from aioprefetch.source.reading.planning import SampledTexts
 from aioprefetch.spark.hadoop import SessionSettings
-from aioprefetch.spark.operators import explaining, locate, source_operator, state_operator
+from aioprefetch.spark.operators import explaining, locate, outlasted, planning_operator, state_operator
 from aioprefetch.spark.options import RECORD_FORMATS, SOURCE_OPTIONS
 from aioprefetch.spark.schema import (
     STREAM_KEYS_MAX,
@@ -40,7 +40,6 @@ from aioprefetch.spark.schema import (
     spark_schema,
 )
 from aioprefetch.spark.settings import SourceSettings, parse_options, with_location
-from aioprefetch.sync import run
 
 # What the source needs as well as the parser, and what the parser alone is given.
 _SHARED = frozenset({"sep", "delimiter", "quote", "escape", "multiline", "timezone"})
@@ -100,7 +99,7 @@ def _format(texts: dict[str, str], session: SessionSettings) -> str:
     name = settings.formats.format
     if name is None:
         with explaining(settings):
-            key = run(_first_key(settings))
+            key = outlasted(settings, lambda: _first_key(settings))
         name = format_of(key, settings.formats).name
     if name not in RECORD_FORMATS:
         raise ConfigInvalid(f'parser="spark" is for csv and json, not for {name}: leave it out', operation="configure")
@@ -109,7 +108,7 @@ def _format(texts: dict[str, str], session: SessionSettings) -> str:
 
 async def _first_key(settings: SourceSettings) -> str:
     settings = with_location(settings, await locate(settings))
-    listing, store = settings.listing, source_operator(settings)
+    listing, store = settings.listing, planning_operator(settings)
     files = list_files(store, settings.formats, listing)
     async with aclosing(files):
         async for file in files:
@@ -185,8 +184,9 @@ class _Parsing:
     def _fields(self, schema: StructType | None) -> Inferred:
         """All fields: those of records, then those of directories, whose types the user's schema may give."""
         if self._settings.state_location is None:
-            return run(self._sampled(self._settings, schema, None if schema is None else STREAM_KEYS_MAX))[0]
-        return run(self._kept(schema))
+            keys_max = None if schema is None else STREAM_KEYS_MAX
+            return outlasted(self._settings, lambda: self._sampled(self._settings, schema, keys_max))[0]
+        return outlasted(self._settings, lambda: self._kept(schema))
 
     async def _kept(self, schema: StructType | None) -> Inferred:
         """The fields of a stream at its first start; the user's own win, but for the names of directories."""
@@ -210,7 +210,7 @@ class _Parsing:
     ) -> tuple[Inferred, bool]:
         """All fields, and whether there were no files."""
         settings = with_location(settings, await locate(settings))
-        listing, store = settings.listing, source_operator(settings)
+        listing, store = settings.listing, planning_operator(settings)
         files = list_files(store, settings.formats, listing)
         async with aclosing(files):
             sampled = await sample_texts(

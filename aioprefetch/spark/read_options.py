@@ -29,7 +29,9 @@ class SourceOptions(StoreTexts, LimitOptions, BlockOptions, total=False):
     merge_schema: Literal[True] | None
     ignore_missing_files: bool | None
     ignore_corrupt_files: bool | None
+    requests_per_second: float | None
     hidden_files: bool | None
+    list_retry_seconds: float | None
     target_partition_bytes: ByteCount | None
     max_partitions: int | None
     split_files: bool | None
@@ -54,6 +56,7 @@ class SourceOptions(StoreTexts, LimitOptions, BlockOptions, total=False):
     on_changed: OnFailure | None
     on_corrupt: OnFailure | None
     on_corrupt_record: OnCorruptRecord | None
+    on_unreadable: OnFailure | None
     batch_rows: int | None
     files_in_flight: int | None
     bytes_in_flight: ByteCount | None
@@ -114,7 +117,7 @@ class StreamOptions(SourceOptions, total=False):
     list_ahead_pages: int | None
     overwrites: Overwrites | None
     forget_after_seconds: float | None
-    list_retry_seconds: float | None
+    include_existing_files: bool | None
     max_files_per_trigger: int | None
     max_bytes_per_trigger: ByteCount | None
     max_rows_per_trigger: int | None

@@ -43,11 +43,21 @@ from aioprefetch.source.fetch.cleaning import DEAD, CleanOptions, move_directori
 from aioprefetch.source.fetch.source import FileSource, StateLocation
 from aioprefetch.source.formats import can_split, format_of
 from aioprefetch.source.options import RESCUED_COLUMN, AdmissionOptions, FormatOptions
+from aioprefetch.source.polling import outlast, patient
 from aioprefetch.source.reading import ReadTask, list_files, plan_batch, quarantine_to, read_items
 from aioprefetch.source.values import FetchItem, Offset, SourceFile
 from aioprefetch.spark import worker
 from aioprefetch.spark.hadoop import CASE_SENSITIVE, TIME_ZONE
-from aioprefetch.spark.operators import explaining, locate, operator_at, source_operator, state_operator
+from aioprefetch.spark.operators import (
+    explaining,
+    locate,
+    operator_at,
+    outlasted,
+    planning_operator,
+    source_operator,
+    state_operator,
+    task_operator,
+)
 from aioprefetch.spark.schema import (
     FileFields,
     Inferred,
@@ -78,7 +88,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The files divided among tasks. ``NotFound`` without files, unless ``allowEmpty``."""
         with explaining(self._settings):
-            return run(self._plan())
+            return outlasted(self._settings, self._plan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a partition, in a task."""
@@ -90,7 +100,7 @@ class BatchReader(DataSourceReader):
             settings.reading.filters, self._reader.filtered_schema
         ):
             raise _zone_unknown("no zone is known where the query is planned")
-        operator = source_operator(settings)
+        operator = planning_operator(settings)
         parts = await plan_batch(
             operator,
             settings.listing,
@@ -170,6 +180,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             listing = self._settings.listing
             which = "" if listing.glob is None else f" with glob={listing.glob!r}"
             logger.warning("there are no files in %s%s so far; the stream waits for them", self._root, which)
+        if after is not before and self._source is not None:
+            logger.info("%s: %s", self._root, self._source.progress(before, after))
         return start if after is before else after.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -225,11 +237,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _opened(self) -> FileSource:
         """The source, opened by the first call. Spark makes one call after the other."""
         if self._source is None:
-            store = state_operator(self._settings)
-            settings = await resolved(self._settings, store)
+            seconds = self._settings.listing.retry_seconds
+            store = patient(state_operator(self._settings), seconds)
+            settings = await outlast(lambda: resolved(self._settings, store), seconds)
             source = await _open(settings)
             try:
-                await keep_stream(settings, store, original=self._original)
+                await outlast(lambda: keep_stream(settings, store, original=self._original), seconds)
             except BaseException:
                 await source.aclose()
                 raise
@@ -351,7 +364,7 @@ class TaskReader:
         if not isinstance(partition, ItemsPartition):
             return  # A partition of Spark's own, for a plan without partitions.
         worker.prepare()
-        operator = source_operator(self.settings, partition.root)
+        operator = task_operator(self.settings, partition.root)
         task = self._task(partition)
         items = partition.items()
         if any(format_of(item.file.key, task.format).comes_whole for item in items):

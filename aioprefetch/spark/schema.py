@@ -47,10 +47,9 @@ from aioprefetch.source.differences import warn_of_difference
 from aioprefetch.source.options import METADATA_PARTS, METADATA_STRUCT, RESCUED_COLUMN, UnknownFields
 from aioprefetch.source.reading import infer_schema, list_files
 from aioprefetch.source.stored_json import seal, unseal
-from aioprefetch.spark.operators import locate, source_operator, state_operator
+from aioprefetch.spark.operators import locate, outlasted, planning_operator, state_operator
 from aioprefetch.spark.options import SOURCE_OPTIONS
 from aioprefetch.spark.settings import SourceSettings, SourceUrl, with_location
-from aioprefetch.sync import run
 
 SCHEMA_NAME = "schema.json"
 STREAM_NAME = "stream.json"
@@ -255,12 +254,12 @@ class Inferred:
 
 def batch_fields(settings: SourceSettings) -> Inferred:
     """The fields of a batch without a schema of the user."""
-    return run(_fields_now(settings, None))
+    return outlasted(settings, lambda: _fields_now(settings, None))
 
 
 def stream_fields(settings: SourceSettings) -> Inferred:
     """The fields of a stream without a schema of the user: the fields of its first start, stored with the state."""
-    return run(_kept_fields(settings))
+    return outlasted(settings, lambda: _kept_fields(settings))
 
 
 def projected(fields: Inferred, settings: SourceSettings) -> StructType:
@@ -340,11 +339,11 @@ def _check_names(settings: SourceSettings, names: Sequence[str]) -> None:
             )
 
 
-async def _names_in_a_file(settings: SourceSettings) -> list[str]:
+def _names_in_a_file(settings: SourceSettings) -> list[str]:
     """The fields of one file; none where there is no such file: then the query itself says what is wrong."""
     try:
         settings = replace(settings, formats=replace(settings.formats, sample_files=1))
-        return (await _fields_now(settings, _NAMES_KEYS_MAX)).schema.names
+        return outlasted(settings, lambda: _fields_now(settings, _NAMES_KEYS_MAX)).schema.names
     except Error:
         return []
 
@@ -352,7 +351,7 @@ async def _names_in_a_file(settings: SourceSettings) -> list[str]:
 async def _fields_now(settings: SourceSettings, keys_max: int | None) -> Inferred:
     """All fields of the files that exist now, or of the first of them."""
     settings = with_location(settings, await locate(settings))
-    return await _sampled(source_operator(settings), settings, keys_max)
+    return await _sampled(settings, keys_max)
 
 
 async def _kept_fields(settings: SourceSettings) -> Inferred:
@@ -361,7 +360,7 @@ async def _kept_fields(settings: SourceSettings) -> Inferred:
     kept = await read_kept(store, SCHEMA_NAME, frozenset({"url", "schema"}))
     if kept is None:
         place = await resolved(settings, store)
-        inferred = await _sampled(source_operator(place), place, STREAM_KEYS_MAX)
+        inferred = await _sampled(place, STREAM_KEYS_MAX)
         body = {
             "url": settings.url,
             "schema": json.loads(inferred.schema.json()),
@@ -371,8 +370,8 @@ async def _kept_fields(settings: SourceSettings) -> Inferred:
     return _checked(kept, settings, store)
 
 
-async def _sampled(operator: Operator, settings: SourceSettings, keys_max: int | None) -> Inferred:
-    listing, formats = settings.listing, settings.formats
+async def _sampled(settings: SourceSettings, keys_max: int | None) -> Inferred:
+    operator, listing, formats = planning_operator(settings), settings.listing, settings.formats
     files = list_files(operator, formats, listing)
     async with aclosing(files):
         inferred = await infer_schema(
@@ -381,7 +380,7 @@ async def _sampled(operator: Operator, settings: SourceSettings, keys_max: int |
             formats,
             read=settings.reading,
             glob=listing.glob,
-            on_corrupt=settings.failures.on_corrupt,
+            failures=settings.failures,
             keys_max=keys_max,
         )
     return Inferred(spark_schema(inferred.schema), inferred.directories)
@@ -430,7 +429,7 @@ def file_fields(
     """The file fields of a source. Files are sampled by ``infer``, only if needed, and not again after ``inferred``."""
     _check_added(settings, schema)
     if inferred is None and _added(settings):
-        _check_names(settings, run(_names_in_a_file(settings)))
+        _check_names(settings, _names_in_a_file(settings))
     missing = _missing_of_filters(settings, schema)
     directories = () if inferred is None else inferred.directories
     is_projected = settings.columns is not None and not settings.formats.drops_unknown

@@ -235,15 +235,15 @@ class SourceSettings:
     metadata_columns: tuple[str, ...] = ()
     push_filters: bool = False
     allow_empty: bool = False
+    requests_per_second: float | None = None
     is_inferred: bool = False
     has_zone: bool = False
 
     @property
     def quarantines(self) -> bool:
         """Whether files that are left out are written down."""
-        failures = self.failures
-        skips_records = failures.on_corrupt_record == "skip"
-        return "quarantine" in (failures.on_missing, failures.on_changed, failures.on_corrupt) or (
+        skips_records = self.failures.on_corrupt_record == "skip"
+        return "quarantine" in self.failures.policies.values() or (
             skips_records and (self.quarantine_location is not None or self.clean != "off")
         )
 
@@ -321,6 +321,7 @@ def parse_options(options: Mapping[str, str], session: SessionSettings | None = 
         metadata_columns=source.get("metadata_columns", ()),
         push_filters=source.get("push_filters", False),
         allow_empty=source.get("allow_empty", False),
+        requests_per_second=source.get("requests_per_second"),
         has_zone="timezone" in texts,
         **_cleaning(source),
     )
@@ -431,9 +432,8 @@ def _check_cleaning(settings: SourceSettings) -> None:
     """``ConfigInvalid`` unless it is certain that the records of a cleaned file were read by all readers."""
     if settings.clean == "off":
         return
-    failures = settings.failures
-    policies = {"onMissing": failures.on_missing, "onChanged": failures.on_changed, "onCorrupt": failures.on_corrupt}
-    skipping = next((name for name, policy in policies.items() if policy == "skip"), None)
+    policies = settings.failures.policies.items()
+    skipping = next((f"on{reason.capitalize()}" for reason, policy in policies if policy == "skip"), None)
     if skipping is not None:
         raise ConfigInvalid(
             f"cleanSource={settings.clean} does not go with {skipping}=skip: no record would say which files were left"

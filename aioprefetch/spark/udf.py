@@ -295,12 +295,14 @@ def with_operator(
 
             @functools.wraps(function)
             def call(*arguments: Any, **keywords: Any) -> Any:
+                note_call(arguments)
                 return outcome(function(*arguments, operator=recipe.operator, **keywords))
 
         else:
 
             @functools.wraps(function)
             def call(*arguments: Any, **keywords: Any) -> Any:
+                note_call(arguments)
                 return function(*arguments, operator=recipe.blocking, **keywords)
 
         _hide_operator(call, function)
@@ -323,6 +325,21 @@ def outcome(result: Any) -> Any:
             operation="with_operator",
         )
     return run(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+def note_call(arguments: tuple[Any, ...]) -> None:
+    """Warn, once in a process of Spark, of a UDF that is called for one value after the other."""
+    if arguments and worker.is_worker() and all(isinstance(one, str | bytes | int | float) for one in arguments):
+        warn_of_single_calls()
+
+
+@functools.cache
+def warn_of_single_calls() -> None:
+    """Warn, once in a process, that calls wait for each other."""
+    logger.warning(
+        "a function with an operator runs in a UDF that is called for one value after the other, so each waits for "
+        "the requests of the one before it: map_batches, or an Arrow UDF over a batch, has many of them at once"
+    )
 
 
 async def _awaited(awaitable: Awaitable[T]) -> T:

@@ -46,7 +46,7 @@ def not_connected(error: Exception, where: str) -> Error:
         )
     name, code = reason_of(error), getattr(error, "errno", None) or 0
     failure = Unavailable(f"no connection to {where} ({name}){_ADVICE.get(code, '')}")
-    return failure.add_context(errno=name) if code in NO_DESCRIPTOR else failure
+    return failure.add_context(errno=name) if code in (*NO_DESCRIPTOR, errno.ECONNREFUSED) else failure
 
 
 def reason_of(error: BaseException) -> str:

@@ -3,10 +3,12 @@
 import asyncio
 import datetime as dt
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,13 +141,13 @@ async def test_many_reads_ask_for_new_keys_once(monkeypatch: pytest.MonkeyPatch)
 
 @checks("reliability:S51")
 async def test_new_keys_that_are_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys are asked for once, and then the refusal is raised."""
+    """Keys are asked for once; the refusal is temporary, for the role may have others soon."""
     async with renewing(monkeypatch) as store:
         store.server.add(Rule(fault=EXPIRED, key="bucket/k", times=None))
         with pytest.raises(CredentialsExpired) as caught:
             await store.operator.read("k")
-        assert caught.value.status == "permanent"
-        assert len(store.gets()) <= 2
+        assert caught.value.status == "persistent"
+        assert len(store.gets()) <= 8
         assert store.renewals <= 2
 
 
@@ -292,3 +294,39 @@ async def test_every_verb_is_signed_with_the_renewed_keys(monkeypatch: pytest.Mo
                 await call()
             assert signed_with(2)(store.gets()[-1])
         assert store.renewals == 2
+
+
+def write_keys(number: int) -> None:
+    """A sidecar replaces the keys in the file of credentials."""
+    place = Path(os.environ["AWS_SHARED_CREDENTIALS_FILE"])
+    fresh = place.with_suffix(".new")
+    fresh.write_text(
+        f"[default]\naws_access_key_id = k\naws_secret_access_key = s\naws_session_token = token{number}\n"
+    )
+    fresh.replace(place)
+
+
+@checks("reliability:S51")
+async def test_a_file_of_keys_is_read_again_as_soon_as_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys end a moment before it is rewritten: within the minute its time decides, and the error is temporary."""
+    write_keys(1)
+    async with FaultServer({"bucket/k": content(SIZE)}) as server:
+        service = S3(bucket="bucket", endpoint_url=server.url, region=server.region, proxies={})
+        server.add(Rule(fault=EXPIRED, matches=lambda request: not signed_with(2)(request), times=None))
+        async with Operator(service).layer(NO_PAUSES) as operator:
+            with pytest.raises(CredentialsExpired) as caught:
+                await operator.read("k")
+            assert caught.value.status == "persistent"
+            assert caught.value.context["attempts"] == 4
+            write_keys(2)
+            assert_same_bytes(await operator.read("k"), server.objects["bucket/k"])
+
+
+@checks("reliability:S51")
+async def test_expired_keys_use_up_no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many reads at once wait for other keys, each with all of its attempts."""
+    async with renewing(monkeypatch) as store:
+        store.server.add(Rule(fault=EXPIRED, key="bucket/k", times=None))
+        reads = [store.operator.read("k") for _ in range(100)]
+        refusals = await asyncio.gather(*reads, return_exceptions=True)
+        assert {type(error) for error in refusals} == {CredentialsExpired}

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, StateConflict, Unsupported, UntrustedMetadata
 from aioprefetch.source.stored_json import seal
 from aioprefetch.spark.data_source import AioPrefetchDataSource
-from aioprefetch.spark.operators import source_operator
+from aioprefetch.spark.operators import task_operator
 from aioprefetch.spark.readers import FILES_MAX_DEFAULT, BatchReader, StreamReader
 from aioprefetch.testing.conformance.suite import checks
 from tests.spark.files import records, write_jsonl, write_parquet
@@ -297,7 +297,7 @@ def test_an_iterator_that_is_left_early_closes_the_files(tmp_path: Path) -> None
     reader = data_source(tmp_path, batchRows="1", bytesInFlight="64k").reader(schema=IDS)
     batches = reader.read(reader.partitions()[0])
     assert next(batches).num_rows == 1
-    operator = source_operator(reader._settings)
+    operator = task_operator(reader._settings, tmp_path.as_uri())
     assert operator.statistics["stream_read_closed"] < operator.statistics["stream_read_opened"]
     batches.close()  # type: ignore[attr-defined]
     assert operator.statistics["stream_read_closed"] == operator.statistics["stream_read_opened"]

@@ -16,7 +16,15 @@ from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.accessor.response_check import ETags, bare_etag
 from aioprefetch.accessor.service_base import is_unmodified
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import ConditionNotMatch, Error, InvalidArgument, ProtocolError, Unavailable, Unsupported
+from aioprefetch.errors import (
+    ConditionNotMatch,
+    CredentialsExpired,
+    Error,
+    InvalidArgument,
+    ProtocolError,
+    Unavailable,
+    Unsupported,
+)
 from aioprefetch.runtime.events import DURATIONS
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.response_bodies import ERROR_BODY_BYTES_MAX, BodyCollector, ErrorBody, receiver_of
@@ -177,6 +185,8 @@ class Exchange:
     ) -> None:
         """Raise the error of a response, unless another signature may help, once, or ``helps`` says that one does."""
         error = self._explainer.from_response(response, request)
+        if isinstance(error, CredentialsExpired) and signed.source.is_renewable:
+            error.status = "temporary"
         if counter in DURATIONS and not is_unmodified(request, error):
             self._runtime.counters.failed(counter)
         if reported is not None:

@@ -231,6 +231,8 @@ class KeySource:
         self._asked = "variables and files"  # For people: the provider of keys.
         self._look_at = 0.0
         self._renewed_at: float | None = None
+        # The states of the files of AWS before the keys were found by them; ``None`` for keys of other places.
+        self._files: object | None = None
         self._flight = SingleFlight(runtime, self._load, "s3 keys")
 
     def ready(self) -> AccessKeys | None:
@@ -272,19 +274,26 @@ class KeySource:
     def renew(self, generation: int) -> bool:
         """The store calls the keys of that generation expired: find others for the next request, if that is possible.
 
-        Keys given as literals cannot be found again, and nothing is asked twice within ``RENEW_SECONDS_MIN``.
+        Keys given as literals cannot be found again, and nothing is asked twice within ``RENEW_SECONDS_MIN``, unless
+        one of the files has changed.
         """
         now = self._now()
         if generation != self.generation:
             return True
         if self._has_literal_keys():
             return False
-        if self._renewed_at is not None and now - self._renewed_at < RENEW_SECONDS_MIN:
+        is_early = self._renewed_at is not None and now - self._renewed_at < RENEW_SECONDS_MIN
+        if is_early and (self._files is None or self._files == self._options.file_states()):
             return False
         self._renewed_at = now
         self.generation += 1
         self._keys = self._chain = None
         return True
+
+    @property
+    def is_renewable(self) -> bool:
+        """Whether a file, a process, a role or a provider may have other keys soon, by itself."""
+        return self._chain is not None or self._files is not None
 
     def _has_literal_keys(self) -> bool:
         secret = Secret.of(self._options.access_key_id)
@@ -341,7 +350,7 @@ class KeySource:
 
     async def _keys_of_files_or_chain(self) -> AccessKeys:
         if self._chain is None:
-            ambient, keys = await self._runtime.run_blocking(_keys_of_files, self._options)
+            self._files, ambient, keys = await self._runtime.run_blocking(_keys_of_files, self._options)
             self._check_principal(self._options.principal_of(ambient))
             if keys is not None:
                 return keys
@@ -373,11 +382,11 @@ class KeySource:
             )
 
 
-def _keys_of_files(options: S3Options) -> tuple[Ambient, AccessKeys | None]:
-    ambient = options.ambient(files=True)
+def _keys_of_files(options: S3Options) -> tuple[object, Ambient, AccessKeys | None]:
+    states, ambient = options.file_states(), options.ambient(files=True)
     if ambient.key_place != "files" or ambient.problem:
-        return ambient, None
-    return ambient, keys_in_files(ambient.profile or "default", *ambient.files)
+        return states, ambient, None
+    return states, ambient, keys_in_files(ambient.profile or "default", *ambient.files)
 
 
 # Loggers that show requests and responses at DEBUG, with the loggers below them. The other loggers of aiohttp belong to
@@ -488,6 +497,8 @@ class SessionKeys:
 
     ``generation`` counts the sessions; ``begin`` makes one.
     """
+
+    is_renewable = False  # Another session was begun at once.
 
     def __init__(self, runtime: Runtime, begin: Callable[[], Awaitable[AccessKeys]]) -> None:
         self.generation = 0

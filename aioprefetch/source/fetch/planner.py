@@ -100,6 +100,7 @@ class Planner:
         self._draft = Draft()
         self._unsettled: Record | None = None
         self._finish_ms: int | None = None
+        self._only_learns = False
 
     @property
     def head(self) -> Record:
@@ -109,19 +110,33 @@ class Planner:
         return head
 
     @property
-    def waiting(self) -> tuple[int, int]:
-        """The number of files and bytes that wait for a batch: a lower bound."""
+    def waiting(self) -> tuple[int, int, int | None]:
+        """The number of files and bytes that wait for a batch, a lower bound, and the time of the oldest of them."""
         items = [FetchItem(change.file) for change, _ in self._draft.rest if change.kind in ("new", "overwritten")]
         items += self.head.carry
-        return sum(item.start == 0 for item in items), sum(item.bytes for item in items)
+        oldest_ms = min((item.file.modified_ms for item in items if item.file.modified_ms is not None), default=None)
+        return sum(item.start == 0 for item in items), sum(item.bytes for item in items), oldest_ms
 
     @property
     def is_finishing(self) -> bool:
         """Whether the run ends when there is no work left."""
         return self._finish_ms is not None
 
-    def finish_by(self, modified_ms: int) -> None:
-        """From now on leave younger files, and list until there is no work left, however long that takes."""
+    async def learn(self, modified_ms: int, limits: BatchLimits) -> None:
+        """Know all files that are not younger, without work. If it fails or is cancelled, it may be repeated."""
+        self.finish_by(modified_ms)
+        self._only_learns = True
+        try:
+            await self.plan(limits)
+        finally:
+            self._only_learns = False
+            self.finish_by(None)
+
+    def finish_by(self, modified_ms: int | None) -> None:
+        """From now on leave younger files, and list until there is no work left, however long that takes.
+
+        ``None``: list without an end.
+        """
         self._finish_ms = modified_ms
         self._draft = Draft()
         self._feed.finish_by(modified_ms)
@@ -253,6 +268,8 @@ class Planner:
         before = draft.before.get(file.key)
         version = None if before is None else before.file
         verdict = judge(change, self._options.overwrites, version)
+        if self._only_learns and verdict == "work":
+            verdict = "known"
         if verdict == "gone":
             draft.note_gone(change, self._clock_ms())
         elif verdict == "known":

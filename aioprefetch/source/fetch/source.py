@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, StateConflict
 from aioprefetch.operator.operator import Operator
@@ -23,13 +24,13 @@ from aioprefetch.source.fetch.partitioning import (
     limits_of,
     narrowed,
 )
-from aioprefetch.source.fetch.planner import Planner, PlanOptions
+from aioprefetch.source.fetch.planner import Planner, PlanOptions, passes
 from aioprefetch.source.list.diff_lister import DiffLister
 from aioprefetch.source.list.follower import Follower
 from aioprefetch.source.list.pages import Selection
 from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
 from aioprefetch.source.options import AdmissionOptions, CleanSource, ListOptions, PartitionOptions, StateOptions
-from aioprefetch.source.polling import OutageLimit, PollTimer, is_transient, now_ms
+from aioprefetch.source.polling import OutageLimit, PollTimer, now_ms, outlast, patient
 from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.state.store import SourceIdentity, canonical_root, log_name, store_path_below, would_be_read
 from aioprefetch.source.values import (
@@ -54,6 +55,16 @@ class StateLocation:
     directory: str = ""
 
 
+async def open_state(
+    location: StateLocation, identity: SourceIdentity | None, *, retry_seconds: float, **others: Any
+) -> SourceState:
+    """``SourceState.open``, repeated while its store throttles or does not respond."""
+    store = patient(location.operator, retry_seconds)
+    state = await outlast(lambda: SourceState.open(store, location.directory, identity, **others), retry_seconds)
+    state.use(location.operator)  # From now on it is the source that waits, between its triggers.
+    return state
+
+
 async def open_followed(
     location: StateLocation, url: str, options: ListOptions, mode: CleanSource = "off"
 ) -> SourceState:
@@ -68,7 +79,7 @@ async def open_followed(
             " may not have read the file",
             operation="clean_source",
         )
-    state = await SourceState.open(location.operator, location.directory, None, first=TailAndSweep(), writer=False)
+    state = await open_state(location, None, retry_seconds=options.retry_seconds, first=TailAndSweep(), writer=False)
     try:
         _check_followed(state.identity, url, options)
     except StateConflict:
@@ -220,6 +231,8 @@ class FileSource:
         self._lock = asyncio.Lock()
         self._checked: Offset | None = None
         self._timer = PollTimer(0.0)
+        self._sweeps = passes(planner.head.cursor)
+        self._swept_ms: int | None = None
         self._outage = OutageLimit(retry_seconds)
 
     @classmethod
@@ -249,7 +262,8 @@ class FileSource:
 
         Raises ``ConfigInvalid`` for invalid options, for a state within the source, and for a state in a store without
         conditional writes; ``StateConflict`` if the state belongs to another source, or the followed source has another
-        directory. After an error or a cancellation nothing stays open.
+        directory. A store that throttles or does not respond is asked again for ``ListOptions.retry_seconds``, as by
+        ``latest_offset``. After an error or a cancellation nothing stays open.
         """
         list_options = list_options or ListOptions()
         can_split = can_split or (lambda file: False)
@@ -259,44 +273,55 @@ class FileSource:
         clean = clean or CleanOptions()
         check_state_place(operator, state_operator, state_directory, list_options)
         marker = (state_operator, f"{state_directory}{MARKER_NAME}")
+        state_options = state_options or StateOptions(
+            forget_after_seconds=list_options.forget_after_seconds, retry_seconds=list_options.retry_seconds
+        )
+        plan_options = replace(plan_options or PlanOptions(), overwrites=list_options.overwrites)
+        clock = clock_ms or now_ms
         async with AsyncExitStack() as stack:
-            followed = None if attach_to is None else await open_followed(attach_to, url, list_options, clean.mode)
-            if followed is not None:
+            followed = None
+            if attach_to is not None:
+                followed = await open_followed(attach_to, url, list_options, clean.mode)
                 stack.push_async_callback(followed.aclose)
             first = first_cursor(operator, followed)
-            state = await SourceState.open(
-                state_operator,
-                state_directory,
-                SourceIdentity(
-                    url=url,
-                    glob=list_options.glob,
-                    options=lasting_options(first, hidden_files=list_options.hidden_files),
-                ),
+            lasting = lasting_options(first, hidden_files=list_options.hidden_files)
+            identity = SourceIdentity(url=url, glob=list_options.glob, options=lasting)
+            state = await open_state(
+                StateLocation(state_operator, state_directory),
+                identity,
+                retry_seconds=list_options.retry_seconds,
                 first=first,
-                clock_ms=clock_ms or now_ms,
-                options=state_options
-                or StateOptions(
-                    forget_after_seconds=list_options.forget_after_seconds, retry_seconds=list_options.retry_seconds
-                ),
+                clock_ms=clock,
+                options=state_options,
             )
             stack.push_async_callback(state.aclose)
             feed = feed_for(operator, followed, list_options, state.index)
             stack.push_async_callback(feed.aclose)
-            plan_options = replace(plan_options or PlanOptions(), overwrites=list_options.overwrites)
             cleaner = Cleaner(state, operator, marker, clean)
             stack.push_async_callback(cleaner.aclose)
-            return cls(
+            store_ms = clock_ms or await _store_clock(operator, state_operator, state_directory, state)
+            source = cls(
                 state,
-                Planner(state, feed, can_split, plan_options, clock_ms=clock_ms or now_ms),
+                Planner(state, feed, can_split, plan_options, clock_ms=clock),
                 cleaner,
                 admission=admission,
                 partitioning=partitioning,
                 can_split=can_split,
-                store_ms=clock_ms or await _store_clock(operator, state_operator, state_directory, state),
+                store_ms=store_ms,
                 retry_seconds=list_options.retry_seconds,
-                resources=stack.pop_all(),
+                resources=stack,
             )
+            if not list_options.include_existing:
+                made_ms = state.created_ms + store_ms() - clock()
+                await outlast(lambda: source._learn_existing(made_ms), list_options.retry_seconds)
+            source._resources = stack.pop_all()
+            return source
         raise AssertionError  # The stack swallows nothing.
+
+    async def _learn_existing(self, made_ms: int) -> None:
+        """Know the files that were there when the state was made. All of them are, once a batch was planned."""
+        if not self._planner.head.files:
+            await self._planner.learn(made_ms, limits_of(self._admission))
 
     @property
     def state(self) -> SourceState:
@@ -350,7 +375,7 @@ class FileSource:
             try:
                 records = await self._records_between(start, end)
             except Error as error:  # Nothing else can be returned.
-                self._wait_out(error)
+                self._outage.wait_out(error, self._timer)
                 continue
             items = [item for record in records for item in record.items]
             return divide(items, self._partitioning, self._can_split)
@@ -364,7 +389,7 @@ class FileSource:
         try:
             await self._check(end)
         except Error as error:
-            self._wait_out(error)
+            self._outage.wait_out(error, self._timer)
             return
         await self._state.committed(end.seq)
         self._cleaner.committed(end.seq)
@@ -374,10 +399,22 @@ class FileSource:
         """Whether the last request to a store failed, and the next call repeats it."""
         return self._outage.is_failing
 
+    def progress(self, before: Offset, after: Offset) -> str:
+        """One line for people: what was planned between two offsets, what waits, and when a whole sweep ended."""
+        files, size, oldest_ms = self._planner.waiting
+        if self._sweeps != passes(self._planner.head.cursor):
+            self._sweeps, self._swept_ms = passes(self._planner.head.cursor), now_ms()
+        lag = "" if oldest_ms is None else f", the oldest since {(self._store_ms() - oldest_ms) // 1000} s"
+        age = "" if self._swept_ms is None else f"; the last sweep ended {(now_ms() - self._swept_ms) // 1000} s ago"
+        return (
+            f"record {after.seq} has {after.files - before.files} files and {after.bytes - before.bytes} bytes, "
+            f"{before.files} files are committed; {files} files and {size} bytes wait{lag}{age}"
+        )
+
     def report_latest(self) -> Offset | None:
         """All known files, planned or not, as an offset: its distance from the engine's offset is the backlog."""
         head = self._planner.head
-        files, size = self._planner.waiting
+        files, size, _ = self._planner.waiting
         return Offset(self._state.uuid, head.seq, head.files + files, head.bytes + size)
 
     async def aclose(self) -> None:
@@ -391,7 +428,7 @@ class FileSource:
             await self._check(start)
             await self._planner.settle()
         except Error as error:
-            self._wait_out(error)
+            self._outage.wait_out(error, self._timer)
             return None
         # An engine asks for the batch after ``start`` once the batch before it is committed. This also raises the error
         # of compactions that have failed for too long.
@@ -401,7 +438,7 @@ class FileSource:
             if record is None:
                 record = await self._planner.plan(limits, everything=everything)
         except Error as error:
-            self._wait_out(error)
+            self._outage.wait_out(error, self._timer)
             return None
         self._responded()
         return start if record is None else Offset(self._state.uuid, record.seq, record.files, record.bytes)
@@ -415,19 +452,6 @@ class FileSource:
         records = await self._state.work(start.seq, end.seq)
         self._responded()
         return records
-
-    def _wait_out(self, error: Error) -> None:
-        """Let the next attempt wait for a pause; or raise a permanent error, or an error that has lasted too long."""
-        try:
-            if not self._outage.tolerates(error):
-                if is_transient(error):
-                    error.add_context(failing_seconds=round(self._outage.failing_seconds))
-                raise error
-            self._timer.failed()
-            seconds = max(0.0, self._outage.seconds - self._outage.failing_seconds)
-            logger.warning("a store failed, and is asked again for %.0f s more: %s", seconds, error)
-        finally:
-            del error  # Its traceback holds this frame.
 
     def _responded(self) -> None:
         self._timer.succeeded()

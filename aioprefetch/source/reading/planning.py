@@ -42,7 +42,7 @@ from aioprefetch.source.formats.corruption import UNDECODABLE, undecodable
 from aioprefetch.source.formats.record_format import FooterPlanning
 from aioprefetch.source.formats.record_texts import texts_format
 from aioprefetch.source.list.pages import Selection, file_of
-from aioprefetch.source.options import FormatOptions, ListOptions, OnFailure, PartitionOptions, ReadOptions
+from aioprefetch.source.options import FailureOptions, FormatOptions, ListOptions, PartitionOptions, ReadOptions
 from aioprefetch.source.reading.task import reason_of
 from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.values import Entry
@@ -69,7 +69,7 @@ async def infer_schema(
     *,
     read: ReadOptions | None = None,
     glob: str | None = None,
-    on_corrupt: OnFailure = "fail",
+    failures: FailureOptions | None = None,
     keys_max: int | None = None,
 ) -> InferredSchema:
     """The schema of a sample of ``files``, unified as ``united`` does.
@@ -80,7 +80,7 @@ async def infer_schema(
     listed. Types are plain, timestamps in microseconds, all fields nullable; a field that is null in each file of JSON
     or CSV is a string. ``name=value`` directories are columns (``DirectoryColumns``); files outside of such directories
     have nulls there, which a warning says. Each file of the sample costs at most ``options.sample_bytes``, or a footer;
-    they are read at once. A corrupt file is left out unless ``on_corrupt="fail"``. Settings of ``openFile`` in ``read``
+    they are read at once. A file that fails is left out as ``failures`` say. Settings of ``openFile`` in ``read``
     apply to each file.
 
     Raises ``NotFound``, naming URL and ``glob``, if there are no files; ``UntrustedMetadata`` if all files are empty,
@@ -95,7 +95,7 @@ async def infer_schema(
         raise UntrustedMetadata(
             f"all of {empty} files in {where} are empty: they tell no schema, give one", operation="infer_schema"
         )
-    schemas = await _sampled(operator, sample, options, read or ReadOptions(), on_corrupt)
+    schemas = await _sampled(operator, sample, options, read or ReadOptions(), failures or FailureOptions())
     with_fields = [(file.key, schema) for file, schema in schemas if len(schema)]
     if not with_fields:
         raise UntrustedMetadata(
@@ -219,7 +219,7 @@ class _Spread:
 
 
 async def _sampled(
-    operator: Operator, sample: list[SourceFile], options: FormatOptions, read: ReadOptions, on_corrupt: OnFailure
+    operator: Operator, sample: list[SourceFile], options: FormatOptions, read: ReadOptions, failures: FailureOptions
 ) -> list[tuple[SourceFile, pa.Schema]]:
     async def schema_of(file: SourceFile) -> tuple[SourceFile, pa.Schema]:
         try:
@@ -229,9 +229,10 @@ async def _sampled(
                 raise undecodable(file.key, error) from error
         except Error as error:
             error.add_context(operation="infer_schema", path=file.key)
-            if on_corrupt == "fail" or reason_of(error) != "corrupt":
+            reason = reason_of(error)
+            if reason is None or failures.policies[reason] == "fail":
                 raise
-            logger.warning("%s tells no schema, on_corrupt=%s: %s", file.key, on_corrupt, error)
+            logger.warning("%s tells no schema, on_%s=%s: %s", file.key, reason, failures.policies[reason], error)
             return file, pa.schema([])
 
     return await gather_all(partial(schema_of, file) for file in sample)
@@ -268,13 +269,13 @@ async def plan_batch(
     check_partition_options(partitioning)
     if partitioning.split_files is None:
         partitioning = replace(partitioning, split_files=True)
-    if files is None:
-        files = list_files(operator, format, listing)
     clauses = None if schema is None else filters
     directories = None
     if clauses is not None and schema is not None:
         decided = [field for field in schema if has_zone or not pa.types.is_timestamp(field.type)]
         directories = DirectoryFilter(clauses, pa.schema(decided), format.time_zone)
+    if files is None:
+        files = list_files(operator, format, listing, directories=directories)
     whole = [
         FetchItem(file)
         async for file in files
@@ -360,22 +361,32 @@ def _is_of_time(entry: Entry, listing: ListOptions) -> bool:
 
 
 async def list_files(
-    operator: Operator, options: FormatOptions, listing: ListOptions | None = None, *, glob: str | None = None
+    operator: Operator,
+    options: FormatOptions,
+    listing: ListOptions | None = None,
+    *,
+    glob: str | None = None,
+    directories: DirectoryFilter | None = None,
 ) -> AsyncGenerator[SourceFile, None]:
     """The files below the root that ``listing`` or ``glob`` choose, empty ones included, without directories.
 
     A directory that holds a dataset is one file, if it matches: its key ends with ``/`` (the key of the root is empty),
     its version is the latest of the dataset, and its size covers all its objects, which are not listed themselves.
     Where there may be datasets and the store lists in no order, all entries are in memory, to be sorted.
+    Directories below which no file can match ``directories`` are not listed, where few of their neighbours can.
     """
     listing = listing or ListOptions(glob=glob)
     selection = Selection(listing.glob, hidden_files=listing.hidden_files)
     formats = formats_with_datasets(options)
     dataset: SourceFile | None = None
     dataset_format: RecordFormat | None = None
-    listed = list_literally(operator, selection.prefix, recursive=True)
     is_ordered = not formats or operator.capability.list_ordered
-    async with aclosing(listed if is_ordered else _sorted(listed)) as entries:
+    listed: Lister | AsyncGenerator[Entry, None] = list_literally(operator, selection.prefix, recursive=True)
+    if directories is not None:
+        listed = _walked(operator, selection.prefix, directories)
+    elif not is_ordered:
+        listed = _sorted(list_literally(operator, selection.prefix, recursive=True))
+    async with aclosing(listed) as entries:
         async for entry in entries:
             if dataset is not None and not entry.path.startswith(dataset.key):
                 if _takes(selection, dataset):
@@ -390,6 +401,26 @@ async def list_files(
                 yield file_of(entry)
     if dataset is not None and _takes(selection, dataset):
         yield dataset
+
+
+async def _walked(operator: Operator, prefix: str, filter_: DirectoryFilter) -> AsyncGenerator[Entry, None]:
+    """All files below a prefix in the order of keys, without those in directories that cannot match.
+
+    A level is listed with a delimiter. Where most of its directories can match, a listing of all below is cheaper.
+    """
+    directory = prefix[: prefix.rfind("/") + 1]
+    level = [entry async for entry in list_literally(operator, directory) if entry.path.startswith(prefix)]
+    inner = [entry.path for entry in level if entry.is_directory]
+    matching = [path for path in inner if filter_.may_match(f"{path}file")]
+    if 2 * len(matching) > len(inner):
+        level = await list_literally(operator, prefix, recursive=True).collect()
+    for entry in sorted(level, key=lambda entry: entry.path):
+        if not entry.is_directory:
+            yield entry
+        elif entry.path in matching:
+            async with aclosing(_walked(operator, entry.path, filter_)) as below:
+                async for one in below:
+                    yield one
 
 
 async def _sorted(listed: Lister) -> AsyncGenerator[Entry, None]:

@@ -139,6 +139,7 @@ class ItemWindow:
 
     def _take(self, entry: _BegunItem) -> Piece:
         piece, size = entry.pieces.popleft()
+        self._failures.has_read = True
         entry.is_half_taken = True
         entry.held_bytes -= size
         self._memory.give_back(size)
@@ -294,11 +295,12 @@ async def read_items(
     """The records of the items in their order, in batches of exactly ``task.schema``, at most ``batch_rows`` each.
 
     While the records of one item are consumed, later items are fetched and decoded (``ItemWindow``). Each is read at
-    the version that it names. An item whose file is missing, changed or corrupt fails the batch with an error that
-    names it, or by ``task.failures`` is left out as a whole: its rows are held back until all of it is decoded. An item
-    that decodes to more than half of ``bytes_in_flight`` is decoded twice where corrupt files are left out, the first
-    time without giving rows; if it changes after that, the batch fails under each policy. Bad records that are left out
-    are counted for each file. The lines of quarantined files go to ``task.quarantine`` after the last batch.
+    the version that it names. An item whose file is missing, changed, corrupt or unreadable fails the batch with an
+    error that names it, or by ``task.failures`` is left out as a whole: its rows are held back until all of it is
+    decoded. An item that decodes to more than half of ``bytes_in_flight`` is decoded twice where corrupt files are left
+    out, the first time without giving rows; if it changes after that, the batch fails under each policy. Bad records
+    that are left out are counted for each file. The lines of quarantined files go to ``task.quarantine`` after the last
+    batch.
 
     An early close or a cancellation stops all work and returns all memory. ``InvalidArgument`` for filters that do not
     fit the schema is raised before the first request.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import pyarrow as pa
 
@@ -19,6 +18,7 @@ from aioprefetch.errors import (
     Error,
     NotFound,
     ObjectChanged,
+    PermissionDenied,
     Unsupported,
     UntrustedMetadata,
     is_bucket_missing,
@@ -30,8 +30,8 @@ from aioprefetch.source.options import (
     RESCUED_COLUMN,
     FailureOptions,
     FormatOptions,
-    OnFailure,
     ReadOptions,
+    Reason,
 )
 from aioprefetch.source.values import FetchItem
 
@@ -81,8 +81,7 @@ class ReadTask:
             value = getattr(self.read, name)
             if type(value) is not int or value < 1:
                 raise ConfigInvalid(f"{name} must be a positive integer, not {value!r}", operation="read_items")
-        failures = self.failures
-        if self.quarantine is None and "quarantine" in (failures.on_missing, failures.on_changed, failures.on_corrupt):
+        if self.quarantine is None and "quarantine" in self.failures.policies.values():
             raise ConfigInvalid("a policy is quarantine, and there is nowhere to write to", operation="read_items")
 
     @property
@@ -112,7 +111,10 @@ class ReadTask:
 
 # --- failures ---------------------------------------------------------------------------------------------------------
 
-Reason = Literal["missing", "changed", "corrupt"]
+# The code of S3 for an object in an archive.
+ARCHIVED = "InvalidObjectState"
+# If so many of the first files of a task are all forbidden, it is the identity and no single file.
+FORBIDDEN_MAX = 10
 
 # Operations of the decoders of Parquet and Lance, where ``Unsupported`` is about the file and not about the store.
 _DECODING = ("footer", "scan", "open")
@@ -121,7 +123,7 @@ _DECODING = ("footer", "scan", "open")
 def reason_of(error: BaseException) -> Reason | None:
     """The policy that applies to an error; ``None`` if the error concerns more than one file.
 
-    A missing bucket is not a missing file, and an archived object exists: both fail with advice.
+    A missing bucket is not a missing file, and a refusal of the keys themselves is of no single object.
     """
     if isinstance(error, ObjectChanged):
         return "missing" if isinstance(error.__cause__, NotFound) else "changed"
@@ -133,7 +135,15 @@ def reason_of(error: BaseException) -> Reason | None:
         return "corrupt"
     if isinstance(error, Unsupported) and error.operation in _DECODING:
         return "corrupt"
-    return None
+    return "unreadable" if isinstance(error, PermissionDenied) and _is_of_one_object(error) else None
+
+
+def _is_of_one_object(error: PermissionDenied) -> bool:
+    """Whether a refusal may be of one object alone. Without a response, or of keys or clocks, it is of all."""
+    code = str(error.context.get("code", ""))
+    if code:
+        return code in ("AccessDenied", ARCHIVED) or code.startswith("KMS.")
+    return error.context.get("http_status") == 403 or error.context.get("errno") in ("EACCES", "EPERM")
 
 
 class Failures:
@@ -141,12 +151,11 @@ class Failures:
 
     def __init__(self, task: ReadTask) -> None:
         self._task = task
-        self._policies: dict[Reason, OnFailure] = {
-            "missing": task.failures.on_missing,
-            "changed": task.failures.on_changed,
-            "corrupt": task.failures.on_corrupt,
-        }
+        self._policies = task.failures.policies
         self._lines: list[str] = []
+        self._forbidden = 0
+        # Whether records of any item were given.
+        self.has_read = False
         # Filled by the formats: the records of each item that were left out.
         self.bad_records: BadRecords | None = {} if task.failures.on_corrupt_record == "skip" else None
 
@@ -165,6 +174,11 @@ class Failures:
         reason = reason_of(error)
         if reason is None or self._policies[reason] == "fail":
             return False
+        if reason == "unreadable" and not self.has_read and getattr(error, "context", {}).get("code") != ARCHIVED:
+            self._forbidden += 1
+            if self._forbidden >= FORBIDDEN_MAX:
+                error.add_note(f"The first {FORBIDDEN_MAX} files of the task are all forbidden: look at the identity.")
+                return False
         url = self._task.url_of(item.file.key)
         logger.warning("%s is left out, on_%s=%s: %s", url, reason, self._policies[reason], error)
         if self._policies[reason] == "quarantine":

@@ -317,10 +317,19 @@ class SourceState:
                 raise
         return state
 
+    def use(self, operator: Operator) -> None:
+        """Use another operator of the same store from now on, such as one with other retries."""
+        self._data.store.operator = operator
+
     @property
     def uuid(self) -> str:
         """The id of the state, which offsets carry."""
         return self._data.meta.uuid
+
+    @property
+    def created_ms(self) -> int:
+        """When the state was made, by the clock of the machine that made it."""
+        return self._data.meta.created_ms
 
     @property
     def identity(self) -> SourceIdentity:
@@ -336,6 +345,11 @@ class SourceState:
     def is_overtaken(self) -> bool:
         """Whether another writer has taken over: this one writes nothing any more."""
         return self._data.conflict is not None
+
+    @property
+    def committed_seq(self) -> int:
+        """The newest record that is known to be committed by the engine, as of the last compaction for a reader."""
+        return self._data.committed_seq
 
     @property
     def head(self) -> Record | None:

@@ -10,6 +10,8 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.errors import ConfigInvalid, TimedOut
 from aioprefetch.layers import RetryLayer, ThrottleLayer, TimeoutLayer
+from aioprefetch.layers.throttle import RequestRateLayer
+from aioprefetch.values import StatRequest
 from tests.stores.layer_stack import KIB, MIB, Stack, open_stack, pattern
 
 DATA = pattern(MIB)
@@ -130,3 +132,15 @@ async def test_operators_with_one_layer_object_have_one_rate() -> None:
 def test_a_rate_is_a_number_of_bytes(rate: Any) -> None:
     with pytest.raises(ConfigInvalid, match="bytes_per_second of ThrottleLayer"):
         ThrottleLayer(rate)
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [(0.5, 39), (10, 1.9), (1000, 0)])
+async def test_requests_of_all_kinds_share_a_rate(rate: float, seconds: float) -> None:
+    """Operators with an equal layer too, as the files of one task have it."""
+    for _ in range(2):
+        async with open_stack(RequestRateLayer(rate), data=DATA) as stack:
+            began = stack.runtime.loop.time()
+            stat = StatRequest(path="k")
+            reads, stats = [stack.fetch(size=1) for _ in range(10)], [stack.accessor.stat(stat) for _ in range(10)]
+            await asyncio.gather(*reads, *stats)
+            assert stack.runtime.loop.time() - began == pytest.approx(seconds, rel=0.06)

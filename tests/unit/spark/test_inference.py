@@ -1,5 +1,6 @@
 """A schema that the user did not give, through the data source as Spark drives it: nothing is lost silently."""
 
+import asyncio
 import datetime as dt
 import json
 import logging
@@ -18,6 +19,7 @@ from aioprefetch.source.columns.casts import warn_of_no_zone
 from aioprefetch.spark import AioPrefetchDataSource
 from aioprefetch.spark.hadoop import SessionSettings
 from aioprefetch.spark.registration import DefaultSource
+from aioprefetch.testing import Fault, FaultServer, ReceivedRequest, Rule
 
 Row = dict[str, Any]
 dumped: Any = cloudpickle.dumps
@@ -161,3 +163,24 @@ def test_a_stream_keeps_which_columns_are_of_directories(tmp_path: Path) -> None
         given = source(tmp_path / "in", stateLocation=state, inferSchema="true")
         rows = first_batch_of_a_stream(given)
         assert sorted((row["_c0"], row["k"] or 0) for row in rows) == [(1, 1), (7, 0)]
+
+
+LISTING = """<ListBucketResult><Name>bkt</Name><IsTruncated>false</IsTruncated><Contents><Key>in/a.json</Key>
+<Size>9</Size><ETag>"f3e56c602771e9541aef61d502562b89"</ETag></Contents></ListBucketResult>"""
+
+
+async def test_inference_and_the_plan_of_a_batch_outlast_a_store_that_fails() -> None:
+    """Each listing fails more often than a request is sent elsewhere."""
+
+    def is_list(request: ReceivedRequest) -> bool:
+        return "list-type" in request.target
+
+    def read(url: str) -> list[InputPartition]:
+        options = {"endpointUrl": url, "accessKeyId": "k", "secretAccessKey": "s", "region": "us-east-1"}
+        source = AioPrefetchDataSource({"path": "s3://bkt/in/", **options})
+        return source.reader(source.schema()).partitions()
+
+    failing = Rule(fault=Fault(status=500), matches=is_list, times=6)
+    listing = Rule(fault=Fault(status=200, body=LISTING.encode()), matches=is_list, times=None)
+    async with FaultServer({"bkt/in/a.json": b'{"id": 1}'}, [failing, listing]) as server:
+        assert len(await asyncio.to_thread(read, server.url)) == 1

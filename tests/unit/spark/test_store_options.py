@@ -3,6 +3,8 @@
 import pytest
 
 from aioprefetch.errors import ConfigInvalid, Unavailable
+from aioprefetch.layers import RetryLayer
+from aioprefetch.layers.throttle import RequestRateLayer
 from aioprefetch.spark.hadoop import ALL_BUCKETS, SessionSettings
 from aioprefetch.spark.settings import SourceSettings, is_same_endpoint, parse_options
 from aioprefetch.testing import Fault, FaultServer, Rule
@@ -113,3 +115,22 @@ def test_each_place_sends_requests_again_as_the_options_say() -> None:
     settings = parsed("/data", stateLocation="s3://state/x", quarantineLocation="http://dead/x/", attemptsMax="7")
     places = (settings.operator, settings.state_operator, settings.quarantine_operator)
     assert [place["attempts_max"] for place in places] == [7, 7, 7]
+
+
+def test_a_task_has_its_share_of_the_requests_and_time_as_its_limit() -> None:
+    pytest.importorskip("pyspark", reason="the extra spark is not installed")
+    from aioprefetch.spark.operators import source_operator, task_operator
+
+    settings = parse_options({"path": "/data/x/", "requestsPerSecond": "30", "taskSlots": "4"})
+    rates = [
+        [layer for layer in operator.layers if isinstance(layer, RequestRateLayer)]
+        for operator in (source_operator(settings), task_operator(settings, "file:///data/x"))
+    ]
+    assert rates == [[RequestRateLayer(30)], [RequestRateLayer(7.5)]]
+    for options, attempts in (({}, 20), ({"attemptsMax": "2"}, 2)):
+        operator = task_operator(parse_options({"path": "/data/x/", **options}), "file:///data/x")
+        (retry,) = [layer for layer in operator.layers if isinstance(layer, RetryLayer)]
+        assert retry.attempts_max == attempts
+    for wrong in ("0", "-1", "many", "inf"):
+        with pytest.raises(ConfigInvalid, match=r"requestsPerSecond=.* is not a number above 0"):
+            parse_options({"path": "/data/x/", "requestsPerSecond": wrong})

@@ -17,7 +17,7 @@ import pytest
 from aioprefetch.errors import ConfigInvalid, InvalidType, NotFound
 from aioprefetch.operator.operator import Operator
 from aioprefetch.spark import worker
-from aioprefetch.spark.udf import WarmOperator, map_batches, with_operator
+from aioprefetch.spark.udf import WarmOperator, map_batches, warn_of_single_calls, with_operator
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing.conformance.suite import checks
 from tests.probes.programs import run_program
@@ -273,3 +273,25 @@ assert gc.get_freeze_count() <= frozen, "once"
 print("spared")
 """
     assert run_program(source) == "spared\n"
+
+
+@pytest.mark.parametrize(("argument", "warns"), [("a", True), (pa.array(["a"]), False), (iter(()), False)])
+def test_a_udf_that_is_called_value_by_value_says_that_it_is_slow(
+    store: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, argument: Any, warns: bool
+) -> None:
+    monkeypatch.setenv("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
+
+    @with_operator(store)
+    def plain(value: Any, operator: Any) -> Any:
+        return value
+
+    @with_operator(store)
+    async def asynchronous(value: Any, operator: Any) -> Any:
+        return value
+
+    for function in (plain, asynchronous):
+        warn_of_single_calls.cache_clear()
+        caplog.clear()
+        for _ in range(2):
+            function(argument)
+        assert caplog.text.count("called for one value after the other") == warns

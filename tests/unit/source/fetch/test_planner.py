@@ -154,7 +154,7 @@ async def test_without_news_no_record_is_written() -> None:
     for _ in range(5):
         assert await scene.keys() == []
     assert scene.state.head is head
-    assert scene.planner.waiting == (0, 0)
+    assert scene.planner.waiting == (0, 0, None)
 
 
 async def test_a_trigger_is_bounded_in_pages_and_time() -> None:

@@ -1,6 +1,7 @@
 """Stores that throttle, or do not respond, for minutes: a source waits for them, and loses nothing."""
 
 import asyncio
+import random
 from itertools import pairwise
 from typing import Any
 
@@ -16,10 +17,12 @@ from aioprefetch.errors import (
     Unavailable,
 )
 from aioprefetch.layers import RetryLayer
-from aioprefetch.source.fetch.source import FileSource
-from aioprefetch.source.options import AdmissionOptions, ListOptions
-from aioprefetch.source.values import Offset
-from aioprefetch.values import Request
+from aioprefetch.source.fetch.source import FileSource, StateLocation
+from aioprefetch.source.options import AdmissionOptions, FormatOptions, ListOptions, PartitionOptions
+from aioprefetch.source.polling import outlast, patient
+from aioprefetch.source.reading import plan_batch
+from aioprefetch.source.values import FetchItem, Offset
+from aioprefetch.values import ListRequest, Request
 from tests.profile import chosen
 from tests.stores.verb_layer import Forward, VerbLayer
 from tests.unit.source.fetch.source_scene import ALL, Scene, items_of
@@ -195,3 +198,77 @@ async def test_attempts_of_the_layers_come_first(scene: Scene) -> None:
     outage.begin(0.5)
     assert (await source.latest_offset(source.initial_offset())).files == 1
     assert not source.is_waiting
+
+
+class Half(VerbLayer):
+    """Every other request fails, by chance; every listing within the first ``list_seconds``."""
+
+    def __init__(self, seed: int = 0, *, share: float = 0.5, list_seconds: float = 0.0) -> None:
+        self.random = random.Random(seed)
+        self.share = share
+        self.lists_from = now() + list_seconds
+
+    async def around(self, request: Request, forward: Forward) -> Any:
+        is_early = isinstance(request, ListRequest) and now() < self.lists_from
+        if is_early or self.random.random() < self.share:
+            raise Throttled("no", operation=request.operation)
+        return await forward(request)
+
+
+async def test_a_start_survives_a_store_that_throttles_half_of_all_requests(scene: Scene) -> None:
+    scene.put("a.gz")
+    for number in range(10):
+        half = Half(number)
+        options = {"state_operator": scene.state_operator.layer(half), "operator": scene.operator.layer(half)}
+        source = await scene.open(f"s{number}/", list_options=PATIENT, **options)
+        _, keys = await keys_until(source, source.initial_offset(), 300)
+        assert keys == ["a.gz"]
+
+
+async def test_a_start_survives_five_minutes_in_which_nothing_is_listed(scene: Scene) -> None:
+    scene.put("a.gz")
+    layer = Half(share=0, list_seconds=300)
+    started = now()
+    options = {"state_operator": scene.state_operator.layer(layer), "operator": scene.operator.layer(layer)}
+    source = await scene.open(list_options=PATIENT, **options)
+    assert 300 <= now() - started <= 400
+    _, keys = await keys_until(source, source.initial_offset(), 30)
+    assert keys == ["a.gz"]
+    follower = await scene.open("f/", attach_to=StateLocation(options["state_operator"], "s/"), list_options=PATIENT)
+    assert (await keys_until(follower, follower.initial_offset(), 30))[1] == ["a.gz"]
+
+
+@pytest.mark.parametrize(("kind", "status", "seconds"), [(Throttled, "persistent", 600), (PermissionDenied, None, 0)])
+async def test_an_opening_ends_with_an_outage_that_does_not(
+    scene: Scene, kind: type[Error], status: str | None, seconds: int
+) -> None:
+    outage = Outage(kind, status=status)
+    outage.begin(10_000)
+    started = now()
+    with pytest.raises(kind):
+        await scene.open(state_operator=scene.state_operator.layer(outage), list_options=PATIENT)
+    assert seconds <= now() - started <= seconds + 20
+
+
+async def test_a_plan_is_made_while_half_of_all_requests_are_refused(scene: Scene) -> None:
+    """Of many pages, each of which is listed at the first attempt or a later one: no page begins the listing again."""
+    scene.put(*(f"{number:05}.bin" for number in range(5000)))
+    operator = patient(scene.operator.layer(Half()), 600)
+
+    async def plan() -> list[list[FetchItem]]:
+        return await plan_batch(operator, PATIENT, PartitionOptions(), FormatOptions(format="binary"))
+
+    assert len(items_of(await outlast(plan, 600))) == 5000
+
+
+async def test_a_server_that_was_never_there_is_not_waited_for() -> None:
+    given: list[dict[str, object]] = [{"reason": "dns"}, {"errno": "ECONNREFUSED"}]
+    for facts in given:
+
+        async def call(facts: dict[str, object] = facts) -> None:
+            raise Unavailable("no", status="persistent", context=facts)
+
+        started = now()
+        with pytest.raises(Unavailable):
+            await outlast(call, 600)
+        assert now() == started

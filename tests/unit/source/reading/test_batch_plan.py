@@ -2,19 +2,23 @@
 
 import itertools
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.source.fetch.partitioning import partition_count
 from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, plan_batch
 from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.testing.conformance.suite import checks
+from aioprefetch.values import ListPage, ListRequest
 from tests.stores.source_files import URL, Shelf, jsonl, parquet
+from tests.stores.verb_layer import VerbLayer
 
 SCHEMA = pa.schema([("n", pa.int64())])
 MIB = 1 << 20
@@ -151,3 +155,65 @@ async def test_lines_are_cut_anywhere_and_read_once() -> None:
         parts = await plan_batch(shelf.operator, ListOptions(), options, FormatOptions())
         assert len(parts) == 4
         assert await numbers_of(shelf, parts) == list(range(3100))
+
+
+class Lists(VerbLayer):
+    """Remembers where the store was listed, and from which requests a whole tree came."""
+
+    def __init__(self) -> None:
+        self.paths: list[tuple[str, bool]] = []
+
+    async def list_page(self, inner: Accessor, request: ListRequest) -> ListPage:
+        self.paths.append((request.path, request.recursive))
+        return await inner.list_page(request)
+
+
+MONTHS = [f"year={year}/month={month:02}/" for year in range(2020, 2030) for month in (3, 4)]
+YEAR = ["year=2024/", "year=2024/month=03/"]
+MARCH = ["year=2024/month=03/a.csv", "year=2024/month=03/b.csv"]
+NARROW: list[tuple[Any, str | None, list[str], list[str]]] = [
+    ([("year", "=", 2024), ("month", "=", 3)], None, MARCH, ["", *YEAR]),
+    (
+        [[("year", "=", 2024), ("month", "in", [3]), ("n", ">", 1)]],
+        None,
+        MARCH,
+        ["", *YEAR],
+    ),
+    ([("year", "=", 2024), ("month", "=", 3)], "year=2024/**/a.csv", MARCH[:1], YEAR),
+    (
+        [("year", "=", 2024), ("month", "=", 3)],
+        "year=202*/*/b.csv",
+        MARCH[1:],
+        ["", *YEAR],
+    ),
+    ([("year", ">", 2029)], None, [], [""]),
+]
+
+
+@pytest.mark.parametrize(("filters", "glob", "keys", "listed"), NARROW)
+async def test_directories_that_cannot_match_are_not_listed(
+    filters: Any, glob: str | None, keys: list[str], listed: list[str]
+) -> None:
+    schema = pa.schema([("n", pa.int64()), ("year", pa.int64()), ("month", pa.int32())])
+    lists = Lists()
+    async with Shelf() as shelf:
+        for month in MONTHS:
+            for name in ("a.csv", "b.csv"):
+                await shelf.put(f"{month}{name}", b"1\n")
+        for chosen, paths in ((filters, listed), ([("year", "<", 2029)], [""])):
+            lists.paths.clear()
+            plan = await plan_batch(
+                shelf.operator.layer(lists),
+                ListOptions(glob=glob),
+                PartitionOptions(),
+                FormatOptions(),
+                schema=schema,
+                filters=chosen,
+            )
+            found = [item.file.key for part in plan for item in part]
+            if chosen is filters:
+                assert sorted(found) == keys
+                assert lists.paths == [(path, False) for path in paths]
+            elif glob is None:  # Most of it can match: one listing of all is cheaper.
+                assert len(found) == 2 * 2 * 9
+                assert lists.paths == [("", False), ("", True)]

@@ -10,9 +10,11 @@ import pytest
 
 from aioprefetch.errors import (
     ConfigInvalid,
+    CredentialsExpired,
     Error,
     NotFound,
     ObjectChanged,
+    PermissionDenied,
     Unavailable,
     Unsupported,
     UntrustedMetadata,
@@ -54,7 +56,7 @@ def task_of(policy: str, lines: list[str] | None = None, **read: Any) -> ReadTas
         assert lines is not None
         lines.extend(found)
 
-    failures: Any = FailureOptions(on_missing=policy, on_changed=policy, on_corrupt=policy)  # type: ignore[arg-type]
+    failures: Any = FailureOptions(**{f"on_{reason}": policy for reason in ERRORS})  # type: ignore[arg-type]
     return ReadTask(
         schema=SCHEMA,
         url=URL,
@@ -71,13 +73,15 @@ async def spoiled(shelf: Shelf, kind: str, how: str) -> list[FetchItem]:
         await shelf.delete(files[2].key)
     elif how == "changed":
         await shelf.put(files[2].key, data_of(kind, 990, 3))
+    elif how == "unreadable":
+        shelf.seen.failing[files[2].key] = PermissionDenied("archived", context={"code": "InvalidObjectState"})
     else:
         files[2] = await shelf.put(files[2].key, broken(kind, 20, 3))
     return [FetchItem(file) for file in files]
 
 
 GOOD = [{"n": number * 10 + row} for number in (0, 1, 3, 4) for row in range(3)]
-ERRORS = {"missing": NotFound, "changed": ObjectChanged, "corrupt": UntrustedMetadata}
+ERRORS = {"missing": NotFound, "changed": ObjectChanged, "corrupt": UntrustedMetadata, "unreadable": PermissionDenied}
 
 
 @checks("source:Q6", "reliability:P07")
@@ -255,3 +259,48 @@ def test_what_concerns_more_than_one_file_has_no_policy() -> None:
     deleted = ObjectChanged("deleted while it was read")
     deleted.__cause__ = NotFound("gone")
     assert reason_of(deleted) == "missing"
+
+
+async def test_an_archived_file_is_named_with_the_option_that_helps() -> None:
+    settings = SourceSettings(url=URL, location=SourceUrl(URL))
+    async with Shelf() as shelf:
+        items = await spoiled(shelf, "jsonl", "unreadable")
+        with pytest.raises(PermissionDenied, match="onUnreadable=skip"), explaining(settings):
+            await shelf.rows(items, task_of("fail"))
+
+
+@pytest.mark.parametrize(
+    ("context", "of_one"),
+    [
+        ({"code": "AccessDenied"}, True),
+        ({"code": "InvalidObjectState", "http_status": 403}, True),
+        ({"code": "KMS.DisabledException", "http_status": 400}, True),
+        ({"http_status": 403}, True),
+        ({"errno": "EACCES"}, True),
+        ({"code": "SignatureDoesNotMatch", "http_status": 403}, False),
+        ({"code": "InvalidAccessKeyId", "http_status": 403}, False),
+        ({"http_status": 400}, False),
+        ({}, False),
+    ],
+)
+def test_a_refusal_of_keys_is_of_no_single_file(context: dict[str, object], of_one: bool) -> None:
+    assert reason_of(PermissionDenied("no", context=context)) == ("unreadable" if of_one else None)
+    assert reason_of(CredentialsExpired("no", context={"http_status": 400, "code": "ExpiredToken"})) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "first", "rows"), [("AccessDenied", 0, None), ("AccessDenied", 9, 1), ("InvalidObjectState", 0, 1)]
+)
+async def test_the_first_ten_files_that_are_all_forbidden_are_an_error(code: str, first: int, rows: int | None) -> None:
+    """It is the identity then. Archived files are what they are; one file that was read shows that others may be."""
+    async with Shelf() as shelf:
+        files = [await shelf.put(f"{number:02}.jsonl", jsonl([{"n": number}])) for number in range(12)]
+        denied = PermissionDenied("no", context={"code": code})
+        shelf.seen.failing |= {file.key: denied for number, file in enumerate(files) if number != (first or 11)}
+        if rows is None:
+            with pytest.raises(PermissionDenied) as caught:
+                await shelf.rows(files, task_of("skip"))
+            assert "first 10 files of the task are all forbidden" in caught.value.__notes__[0]
+            assert caught.value.context["file"] == f"{URL}/09.jsonl"
+        else:
+            assert len(await shelf.rows(files, task_of("skip"))) == rows

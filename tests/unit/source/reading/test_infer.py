@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from aioprefetch.errors import ConfigInvalid, NotFound, UntrustedMetadata
-from aioprefetch.source.options import FormatOptions
+from aioprefetch.source.options import FailureOptions, FormatOptions
 from aioprefetch.source.reading import infer_schema, list_files, planning
 from aioprefetch.source.values import SourceFile
 from aioprefetch.testing.conformance.suite import checks
@@ -117,9 +117,15 @@ async def test_an_unreadable_schema_names_its_file() -> None:
         with pytest.raises(UntrustedMetadata) as caught:
             await infer_schema(shelf.operator, given(files), FormatOptions())
         assert caught.value.path == "0.parquet"
-        found = (await infer_schema(shelf.operator, given(files), FormatOptions(), on_corrupt="skip")).schema
+        found = (
+            await infer_schema(
+                shelf.operator, given(files), FormatOptions(), failures=FailureOptions(on_corrupt="skip")
+            )
+        ).schema
         assert found.names == ["n"]
         with pytest.raises(UntrustedMetadata, match="none of 1 files"):
-            await infer_schema(shelf.operator, given(files[:1]), FormatOptions(), on_corrupt="skip")
+            await infer_schema(
+                shelf.operator, given(files[:1]), FormatOptions(), failures=FailureOptions(on_corrupt="skip")
+            )
         with pytest.raises(ConfigInvalid, match="format"):
             await infer_schema(shelf.operator, given([await shelf.put("k", b"x")]), FormatOptions())
