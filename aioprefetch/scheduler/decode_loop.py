@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 BATCH_BYTES_MAX = 64 << 20
 BATCH_SHARE = 16
 
+# Of small batches about this much is decoded at once, as far as it has arrived, and the batches are slices of it: to
+# decode a hundred rows costs as much as ten thousand.
+RUN_ROWS = 16_384
+RUN_BYTES = 4 << 20
+
 # How many batches there may be at once: the consumer's, and the batches decoded ahead of it.
 READAHEAD_BATCHES = 4
 
@@ -51,13 +56,15 @@ SHORT_BATCH_SECONDS = 1.0
 class BatchOptions:
     """How a scan cuts its rows: at most ``rows`` rows and about ``bytes`` bytes of Arrow memory a batch.
 
-    ``bytes`` is ``None`` for as many as the memory of the operator allows. After ``limit`` rows the scan is over.
+    Of batches with fewer rows than ``together`` the loops give runs with about so many, for the scan to cut. ``bytes``
+    is ``None`` for as many as the memory of the operator allows. After ``limit`` rows the scan is over.
     """
 
     rows: int
     bytes: int | None = None
     readahead: int = READAHEAD_BATCHES
     limit: int | None = None
+    together: int = 0
 
 
 @dataclass(slots=True)
@@ -214,9 +221,19 @@ class DecodeLoop:
                 self._accept(line)
                 scheduled = line.rows
             rows = await self._loaded(part.root, rows)
-            rows = part.root.fitting_rows(rows, self._batch_bytes)
+            rows = self._run(part, rows, drained, scheduled)
             self._decode(part.root.drain(rows), drained)
             drained += rows
+
+    def _run(self, part: ScanPart, rows: int, drained: int, scheduled: int) -> int:
+        """The rows to decode of ``rows`` loaded ones: those that fit, or the loaded ones of a run of small batches."""
+        asked, together, run = self._options.rows, self._options.together, 0
+        if rows == asked < together:
+            run = part.root.loaded_rows(min(together, scheduled - drained))
+            run = part.root.fitting_rows(run, min(RUN_BYTES, self._batch_bytes))
+            if drained + run < part.rows:
+                run -= run % asked
+        return max(run, part.root.fitting_rows(rows, self._batch_bytes))
 
     def _accept(self, line: ScanLine[Any]) -> None:
         assert self._part is not None

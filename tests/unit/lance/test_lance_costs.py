@@ -1,0 +1,26 @@
+"""What reads cost, in Python calls, requests and bytes: nothing that a busy machine moves."""
+
+import pyarrow as pa
+import pytest
+
+import aioprefetch.lance as ap_lance
+from tests.files.lance_files import PATH, VERSIONS, stored, write_file
+from tests.probes.calls import counted_calls
+
+ROWS = 20_000
+TABLE = pa.table({"id": range(ROWS), "name": [f"row {row}" for row in range(ROWS)]})
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, bytes]:
+    return {version: write_file(TABLE, version) for version in VERSIONS}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_small_batches_are_slices(files: dict[str, bytes], version: str) -> None:
+    async with stored(files[version]) as operator:
+        with counted_calls() as calls:
+            batches = [batch async for batch in ap_lance.scan(operator, PATH, batch_rows=20)]
+    assert [batch.num_rows for batch in batches] == [20] * (ROWS // 20)
+    assert pa.Table.from_batches(batches).equals(TABLE)
+    assert calls.number < 60 * len(batches), "those of a batch, and of a few decoded runs"
