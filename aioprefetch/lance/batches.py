@@ -34,8 +34,7 @@ from aioprefetch.filters import (
 )
 from aioprefetch.lance.output import WrappedColumn, fixed_width, merge_dictionaries, rows_without_columns
 from aioprefetch.lance.schema import Field, arrow_schema, check_known, project, with_whole_rows
-from aioprefetch.ranges import Range
-from aioprefetch.row_ranges import RowNumbers
+from aioprefetch.row_ranges import RowNumbers, RowRanges
 from aioprefetch.scheduler.pages import ColumnScheduler, DecodeTask, PageIo, RootDecoder
 
 Finish = Callable[[pa.RecordBatch, int], pa.RecordBatch | None]
@@ -354,24 +353,21 @@ def _renamed(kind: pa.DataType, arrays: Sequence[pa.DictionaryArray]) -> Sequenc
 HOLE_ROWS_MAX = 32
 
 
-def read_through(ranges: Sequence[Range], living: Sequence[Range]) -> tuple[tuple[Range, ...], RowNumbers]:
+def read_through(ranges: RowRanges, living: RowRanges) -> tuple[RowRanges, RowNumbers]:
     """``ranges`` with their small holes closed, and the ascending positions of unwanted rows in the result.
 
     ``living`` are the same rows counted without deleted rows: a gap in them means that a hole has living rows that are
     unwanted, and the hole is kept.
     """
     if len(ranges) == len(living):
-        return tuple(ranges), np.empty(0, np.int64)
-    edges = np.asarray(ranges, np.int64)
-    sizes = edges[:, 1] - edges[:, 0]
-    before = np.cumsum(sizes) - sizes
-    holes = edges[1:, 0] - edges[:-1, 1]
-    ends = np.cumsum([stop - start for start, stop in living])
-    is_edge = np.isin(before[1:], ends)
+        return ranges, np.empty(0, np.int64)
+    before = ranges.positions[:-1]
+    holes = ranges.starts[1:] - ranges.ends[:-1]
+    is_edge = np.isin(before[1:], living.positions)
     closed = (holes <= HOLE_ROWS_MAX) & ~is_edge
     first = np.concatenate(([True], ~closed))
     last = np.concatenate((~closed, [True]))
-    coarse = tuple(zip(edges[first, 0].tolist(), edges[last, 1].tolist(), strict=True))
+    coarse = RowRanges(ranges.starts[first], ranges.ends[last])
     dropped = holes[closed]
     before_hole = np.cumsum(dropped) - dropped
     # The start of a hole: all wanted rows before it, and all rows of the closed holes before it.

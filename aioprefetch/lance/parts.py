@@ -31,7 +31,7 @@ from aioprefetch.lance.output import FieldDecoder, RecordRoot, WrappedColumn
 from aioprefetch.lance.schema import Field, needed_columns, with_descriptions
 from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import ByteCount, Range
-from aioprefetch.row_ranges import RowNumbers, RowSelection, row_numbers, select_rows
+from aioprefetch.row_ranges import RowNumbers, RowRanges, RowSelection, row_numbers, select_rows
 from aioprefetch.scan import Prepare, column_names, io_options, row_range
 from aioprefetch.scheduler.io_service import IoService, ScannedFile
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PreparedScan, RootDecoder, ScanPart
@@ -131,7 +131,7 @@ class NoIo:
         raise NotImplementedError
 
 
-async def read_columns(file: LanceFile, fields: Sequence[Field], ranges: Sequence[Range]) -> list[Column]:
+async def read_columns(file: LanceFile, fields: Sequence[Field], ranges: RowRanges) -> list[Column]:
     """The schedulers and decoders of fields of a file for row ranges. Loads their metadata first.
 
     Other tasks run in between, since the metadata of a thousand columns takes a while to parse.
@@ -146,7 +146,7 @@ async def read_columns(file: LanceFile, fields: Sequence[Field], ranges: Sequenc
     return columns
 
 
-async def file_table(file: LanceFile, fields: Sequence[Field], ranges: Sequence[Range]) -> FileColumns:
+async def file_table(file: LanceFile, fields: Sequence[Field], ranges: RowRanges) -> FileColumns:
     """The scan of ``fields`` of a file. Loads their metadata."""
     return FileColumns(file, dict(enumerate(await read_columns(file, fields, ranges))), row_bytes(file, fields))
 

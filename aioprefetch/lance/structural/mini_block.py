@@ -60,6 +60,7 @@ from aioprefetch.lance.structural.values import (
 )
 from aioprefetch.ranges import Range
 from aioprefetch.row_ranges import RowRanges
+from aioprefetch.row_ranges import runs as row_runs
 
 ALIGNMENT = 8
 # The word of a chunk has four bits for the logarithm of its number of values.
@@ -85,41 +86,25 @@ class ChunkIndex:
         """The number of chunks."""
         return self.starts.size - 1
 
-    def span(self, start: int, end: int) -> Range:
-        """The first and the last chunk with parts of the rows ``[start, end)``, a range that is not empty."""
-        first = int(self.rows.searchsorted(start, side="right")) - 1
+    def spans(self, ranges: RowRanges) -> tuple[Positions, Positions]:
+        """The first and the last chunk of each range of rows."""
+        first = self.rows.searchsorted(ranges.starts, side="right") - 1
         if self.has_preamble is None:
-            return first, int(self.rows.searchsorted(end - 1, side="right")) - 1
+            return first, self.rows.searchsorted(ranges.ends - 1, side="right") - 1
         # The last row ends where the next row starts: in the same chunk, or before a chunk that begins with the next
         # row.
-        following = int(self.rows.searchsorted(end, side="right")) - 1
-        if following < self.count and (self.has_preamble[following] or self.rows[following] < end):
-            return first, following
-        return first, following - 1
-
-    def spans(self, ranges: Sequence[Range]) -> Positions:
-        """The first and the last chunk of each range of rows, shape ``(ranges, 2)``. No range is empty."""
-        if len(ranges) == 1:
-            return np.array([self.span(*ranges[0])], np.int64)
-        bounds = np.array(ranges, np.int64).reshape(-1, 2)
-        first = np.searchsorted(self.rows, bounds[:, 0], side="right") - 1
-        if self.has_preamble is None:
-            last = np.searchsorted(self.rows, bounds[:, 1] - 1, side="right") - 1
-            return np.stack([first, last], axis=1)
-        following = np.searchsorted(self.rows, bounds[:, 1], side="right") - 1
+        following = self.rows.searchsorted(ranges.ends, side="right") - 1
         inside = following < self.count
         rest = np.zeros(following.size, bool)
         chunk = following[inside]
-        rest[inside] = self.has_preamble[chunk] | (self.rows[chunk] < bounds[inside, 1])
-        return np.stack([first, np.where(rest, following, following - 1)], axis=1)
+        rest[inside] = self.has_preamble[chunk] | (self.rows[chunk] < ranges.ends[inside])
+        return first, np.where(rest, following, following - 1)
 
-    def wanted(self, ranges: Sequence[Range]) -> Positions:
-        """The numbers of the chunks that hold rows of the ranges, ascending and distinct."""
-        marks = np.zeros(self.count + 1, np.int64)
-        spans = self.spans(ranges)
-        np.add.at(marks, spans[:, 0], 1)
-        np.add.at(marks, spans[:, 1] + 1, -1)
-        return np.flatnonzero(np.cumsum(marks[:-1]) > 0).astype(np.int64)
+    def within(self, spans: tuple[Positions, Positions]) -> Positions:
+        """The numbers of the chunks of some spans, ascending and distinct."""
+        marks = np.bincount(spans[0], minlength=self.count + 1)
+        marks -= np.bincount(spans[1] + 1, minlength=self.count + 1)
+        return np.flatnonzero(np.cumsum(marks[:-1]) > 0)
 
 
 def parse_index(layout: MiniBlock, words: Bytes, index: Bytes | None, chunk_bytes: int, rows: int) -> ChunkIndex:
@@ -253,11 +238,11 @@ class MiniBlockScheduler:
         return not is_whole(ranges, self.rows, self._buffers)
 
     def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
-        return self._chunk_ranges(self._page(reads), ranges.bytes_at(0, 1))
+        return self._chunk_ranges(self._page(reads), ranges)
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> LoadedRows:
         views, is_indirect = list(reads), self.is_indirect(ranges)
-        return LoadedRows(ranges, Deferred(lambda: self._loaded(ranges.bytes_at(0, 1) if is_indirect else None, views)))
+        return LoadedRows(ranges, Deferred(lambda: self._loaded(ranges if is_indirect else None, views)))
 
     def _page(self, views: Sequence[memoryview]) -> MiniBlockPage:
         """The page without chunks, from the bytes of all buffers but theirs."""
@@ -266,7 +251,7 @@ class MiniBlockScheduler:
         chunks = parse_index(self._layout, as_bytes(views[0]), index, end - start, self.rows)
         return MiniBlockPage(self._layout, chunks, None if self._layout.dictionary is None else as_bytes(views[1]))
 
-    def _loaded(self, ranges: Sequence[Range] | None, views: Sequence[memoryview]) -> MiniBlockPage:
+    def _loaded(self, ranges: RowRanges | None, views: Sequence[memoryview]) -> MiniBlockPage:
         """The page with the chunks of ``ranges``, from the bytes of both steps, or with all, of all buffers."""
         if ranges is None:
             page = self._page([views[0], *views[2:]])
@@ -277,14 +262,11 @@ class MiniBlockScheduler:
         page.load([start - base for start, _ in self._chunk_ranges(page, ranges)], views[count:])
         return page
 
-    def _chunk_ranges(self, page: MiniBlockPage, ranges: Sequence[Range]) -> list[Range]:
+    def _chunk_ranges(self, page: MiniBlockPage, ranges: RowRanges) -> list[Range]:
         """The bytes of the chunks with rows of ``ranges``. Adjacent chunks are one range."""
-        wanted = page.chunks.wanted(ranges)
-        breaks = np.flatnonzero(np.diff(wanted) != 1) + 1
-        firsts = wanted[np.concatenate(([0], breaks))]
-        lasts = wanted[np.concatenate((breaks - 1, [wanted.size - 1]))]
-        base, starts = self._chunk_buffer[0], page.chunks.starts
-        return list(zip((base + starts[firsts]).tolist(), (base + starts[lasts + 1]).tolist(), strict=True))
+        chunks = row_runs(page.chunks.within(page.chunks.spans(ranges)))
+        starts = page.chunks.starts
+        return RowRanges(starts[chunks.starts], starts[chunks.ends]).bytes_at(self._chunk_buffer[0], 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,26 +299,21 @@ class MiniBlockPage:
         self._starts = starts
         self._views = [as_bytes(view) for view in views]
 
-    def breaks(self, ranges: Sequence[Range], rows: int) -> Sequence[int]:
+    def breaks(self, ranges: RowRanges, rows: int) -> Sequence[int]:
         """Breaks between chunks, so that few chunks are decoded twice."""
         rows_max = max(1, rows * int(self.chunks.items[-1]) // max(1, int(self.chunks.rows[-1])))
-        wanted = self.chunks.wanted(ranges)
+        wanted = self.chunks.within(self.chunks.spans(ranges))
         before = exclusive_sum(self.chunks.items[wanted + 1] - self.chunks.items[wanted])[:-1]
         group = before // rows_max
         first = np.flatnonzero(np.diff(group)) + 1
         breaks: list[int] = np.unique(self.chunks.rows[wanted[first]]).tolist()
         return breaks
 
-    def decode(self, ranges: Sequence[Range]) -> DecodedRows:
-        """Decode ``ranges``: ascending, disjoint, not empty, and loaded."""
+    def decode(self, ranges: RowRanges) -> DecodedRows:
         loaded = self._prepared()
-        pick: Pick
-        if len(ranges) == 1:
-            first, last = self.chunks.span(*ranges[0])
-            at = int(loaded.ids.searchsorted(first))
-            pick = slice(at, at + last - first + 1)
-        else:
-            pick = loaded.ids.searchsorted(self.chunks.wanted(ranges))
+        spans = self.chunks.spans(ranges)
+        at = loaded.ids.searchsorted(self.chunks.within(spans))
+        pick: Pick = slice(int(at[0]), int(at[-1]) + 1) if at[-1] - at[0] == at.size - 1 else at
         ids, parts, counts = loaded.ids[pick], loaded.parts.picked(pick), loaded.counts[pick]
         if int(counts.sum()) > ITEMS_MAX:
             raise Unsupported(f"a batch with {int(counts.sum())} items of one column: ask for fewer rows a batch")
@@ -344,11 +321,11 @@ class MiniBlockPage:
         content = values if loaded.dictionary is None else _coded(values, loaded.dictionary)
         if self.layout.rep is None:
             definition = self._definition(parts, counts)
-            return flat_rows(self.layout.layers, definition, content, self._moved(ids, counts, ranges))
+            return flat_rows(self.layout.layers, definition, content, self._moved(ids, counts, ranges, spans[0]))
         assert parts.rep is not None
         rep = decode_levels(self.layout.rep, parts.rep, parts.level_counts)
         definition = self._definition(parts, parts.level_counts)
-        positions = self._row_positions(rep, parts.level_counts, ids, ranges)
+        positions = self._row_positions(rep, parts.level_counts, ids, ranges, spans)
         return list_rows(self.layout.layers, rep, definition, content, positions)
 
     def _prepared(self) -> _Loaded:
@@ -377,14 +354,14 @@ class MiniBlockPage:
             dictionary = decode_dictionary(self.layout.dictionary, self._dictionary, self.layout.dictionary_items)
         return _Loaded(ids, parts, self.chunks.items[ids + 1] - self.chunks.items[ids], dictionary)
 
-    def _moved(self, ids: Positions, counts: Positions, ranges: Sequence[Range]) -> list[Range]:
-        """The ranges of rows of a page without lists as ranges of values of the chunks ``ids``."""
-        if len(ranges) == 1:
-            before = int(self.chunks.items[ids[0]])
-            return [(ranges[0][0] - before, ranges[0][1] - before)]
-        at = ids.searchsorted(self.chunks.spans(ranges)[:, 0])
-        shift = (exclusive_sum(counts)[at] - self.chunks.items[ids[at]]).tolist()
-        return [(start + by, end + by) for (start, end), by in zip(ranges, shift, strict=True)]
+    def _moved(self, ids: Positions, counts: Positions, ranges: RowRanges, first: Positions) -> RowRanges:
+        """The ranges of rows of a page without lists as ranges of values of the chunks ``ids``.
+
+        ``first`` is the first chunk of each range.
+        """
+        shifts = np.zeros(self.chunks.count, np.int64)
+        shifts[ids] = exclusive_sum(counts)[:-1] - self.chunks.items[ids]
+        return RowRanges(ranges.starts + shifts[first], ranges.ends + shifts[first])
 
     def _definition(self, parts: ChunkParts, counts: Positions) -> Levels | None:
         if self.layout.definition is None or parts.definition is None:
@@ -394,8 +371,13 @@ class MiniBlockPage:
         return decode_levels(self.layout.definition, parts.definition, counts)
 
     def _row_positions(
-        self, rep: Levels, level_counts: Positions, ids: Positions, ranges: Sequence[Range]
-    ) -> list[Range]:
+        self,
+        rep: Levels,
+        level_counts: Positions,
+        ids: Positions,
+        ranges: RowRanges,
+        spans: tuple[Positions, Positions],
+    ) -> RowRanges:
         """The ranges of rows as ranges of levels of the chunks ``ids``."""
         starts = row_starts(rep, self.layout.layers)
         rows_in = self.chunks.rows[ids + 1] - self.chunks.rows[ids]
@@ -403,16 +385,15 @@ class MiniBlockPage:
         if starts.size != rows_before[-1]:
             raise damaged(f"{starts.size} rows start where the repetition index says {int(rows_before[-1])}")
         level_ends = np.cumsum(level_counts)
-        bounds = np.array(ranges, np.int64).reshape(-1, 2)
-        spans = ids.searchsorted(self.chunks.spans(ranges))
-        first = rows_before[spans[:, 0]] + bounds[:, 0] - self.chunks.rows[ids[spans[:, 0]]]
-        after = first + bounds[:, 1] - bounds[:, 0]
+        owner, last = ids.searchsorted(spans[0]), ids.searchsorted(spans[1])
+        first = rows_before[owner] + ranges.starts - self.chunks.rows[spans[0]]
+        after = first + ranges.lengths
         low = starts[first]
         # Chunks between two ranges may be missing, so a row ends at the end of its last chunk at the latest.
-        high = np.minimum(np.append(starts, rep.size)[after], level_ends[spans[:, 1]])
+        high = np.minimum(np.append(starts, rep.size)[after], level_ends[last])
         if bool(np.any(high <= low)):
             raise damaged("rows of a page that contradict its repetition index")
-        return list(zip(low.tolist(), high.tolist(), strict=True))
+        return RowRanges(low, high)
 
 
 def _coded(values: Fixed | Texts | FixedLists, dictionary: Fixed | Texts) -> Coded:

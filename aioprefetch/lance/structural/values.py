@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.lance.physical.protocols import check_size
-from aioprefetch.ranges import Range
+from aioprefetch.row_ranges import RowRanges
 
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
@@ -128,12 +127,11 @@ class Nulls:
 Values = Fixed | Texts | FixedLists | Coded | Nulls
 
 
-def pick(values: Values, ranges: Sequence[Range]) -> Values:
+def pick(values: Values, ranges: RowRanges) -> Values:
     """The values of all ranges, in order. The ranges must be valid."""
     if len(ranges) == 1:
-        return _slice(values, *ranges[0])
-    bounds = np.array(ranges, np.int64).reshape(-1, 2)
-    return take(values, runs(bounds[:, 0], bounds[:, 1] - bounds[:, 0]))
+        return _slice(values, int(ranges.starts[0]), int(ranges.ends[0]))
+    return take(values, ranges.numbers)
 
 
 def _slice(values: Values, start: int, end: int) -> Values:

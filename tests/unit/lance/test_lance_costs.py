@@ -1,5 +1,8 @@
 """What reads cost, in Python calls, requests and bytes: nothing that a busy machine moves."""
 
+import tracemalloc
+
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -24,3 +27,18 @@ async def test_small_batches_are_slices(files: dict[str, bytes], version: str) -
     assert [batch.num_rows for batch in batches] == [20] * (ROWS // 20)
     assert pa.Table.from_batches(batches).equals(TABLE)
     assert calls.number < 60 * len(batches), "those of a batch, and of a few decoded runs"
+
+
+@pytest.mark.parametrize("version", VERSIONS[1:])
+async def test_a_take_is_planned_in_arrays(version: str) -> None:
+    """Not with an object for each row: pairs of numbers would take 140 bytes a row."""
+    rows = np.sort(np.random.default_rng(1).choice(400_000, 40_000, replace=False))
+    async with stored(write_file(pa.table({"id": range(400_000)}), version)) as operator:
+        tracemalloc.start()
+        try:
+            found = await ap_lance.read_table(operator, PATH, take=rows)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert found["id"].to_numpy().tolist() == rows.tolist()
+    assert peak < 350 * len(rows), "with the bytes of the file"

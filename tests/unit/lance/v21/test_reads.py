@@ -272,15 +272,6 @@ async def test_memory_that_is_not_there_is_an_error_of_ours(data: bytes, monkeyp
         root.drain(rows).decode()
 
 
-async def test_small_batches_share_decoded_rows(data: bytes) -> None:
-    io = MemoryIo(data)
-    root, rows = start_scan(await open_bytes(data), io, [(0, ROWS)], ["numbers"])
-    await root.wait(rows)
-    first, second = root.drain(1024).decode(), root.drain(1024).decode()
-    addresses = [batch.column(0).buffers()[1].address for batch in (first, second)]
-    assert addresses[1] - addresses[0] == 1024 * 8
-
-
 async def test_batches_decode_in_any_order(data: bytes) -> None:
     io = MemoryIo(data)
     root, rows = start_scan(await open_bytes(data), io, [(0, ROWS)])
