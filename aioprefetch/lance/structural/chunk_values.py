@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
-from aioprefetch.lance.compression import decode_fsst, decompress_within
+from aioprefetch.lance.compression import decompress_within
 from aioprefetch.lance.structural.layouts import (
     ByteStreamSplit,
     Encoding,
@@ -226,7 +226,7 @@ def decode(encoding: Encoding, buffers: Sequence[ChunkBuffer], counts: Positions
             return _variable(buffers[0], offset_bits // 8, counts)
         case Fsst(table, inner):
             texts = _variable(buffers[0], inner.offset_bits // 8, counts)
-            return Texts(*decode_fsst(table, texts.data, texts.offsets))
+            return Texts(texts.data, texts.offsets, table)
         case FixedSizeListCompression():
             return _fixed_lists(encoding, buffers, counts)
         case PackedStruct(bits):

@@ -25,7 +25,7 @@ from aioprefetch.scheduler.pages import PageIo, PendingRead
 
 # Large batches are decoded in parts of about this size: a step over a few chunks costs as much as one over a hundred,
 # and the temporary arrays of a step are small compared with the batch.
-SPAN_BYTES = 1 << 20
+SPAN_BYTES = 4 << 20
 
 # A page of large values may hold as much as the whole budget.
 _PART_BYTES = 16 << 20

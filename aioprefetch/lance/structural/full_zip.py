@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from aioprefetch.errors import Unsupported
-from aioprefetch.lance.compression import decode_fsst, decompress_within
+from aioprefetch.lance.compression import decompress_within
 from aioprefetch.lance.structural.chunk_values import no_items
 from aioprefetch.lance.structural.decoded_rows import (
     DecodedRows,
@@ -213,7 +213,7 @@ class Zip:
         offsets = exclusive_sum(lengths)
         match self.layout.values:
             case Fsst(table, _):
-                return Texts(*decode_fsst(table, stored, offsets))
+                return Texts(stored, offsets, table)
             case General(scheme, _):
                 return _decompressed(scheme, stored, offsets)
         return Texts(stored, offsets)

@@ -1,12 +1,15 @@
 """What reads cost, in Python calls, requests and bytes: nothing that a busy machine moves."""
 
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import aioprefetch.lance as ap_lance
+from aioprefetch.lance.compression import decode_fsst
+from aioprefetch.lance.structural import assembly
 from tests.files.lance_files import PATH, VERSIONS, stored, write_file
 from tests.probes.calls import counted_calls
 
@@ -42,3 +45,19 @@ async def test_a_take_is_planned_in_arrays(version: str) -> None:
             tracemalloc.stop()
     assert found["id"].to_numpy().tolist() == rows.tolist()
     assert peak < 350 * len(rows), "with the bytes of the file"
+
+
+async def test_only_wanted_codes_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text of FSST is as good as free where a chunk has one wanted row of hundreds."""
+    table = pa.table({"name": [f"a text that has the number {row}" for row in range(40_000)]})
+    expanded: list[int] = []
+
+    def decode(symbols: bytes, codes: Any, offsets: Any) -> Any:
+        expanded.append(len(offsets) - 1)
+        return decode_fsst(symbols, codes, offsets)
+
+    monkeypatch.setattr(assembly, "decode_fsst", decode)
+    async with stored(write_file(table, "2.1")) as operator:
+        found = await ap_lance.read_table(operator, PATH, take=range(0, 40_000, 100))
+    assert found.equals(table.take(list(range(0, 40_000, 100))))
+    assert sum(expanded) == 400
