@@ -41,6 +41,15 @@ Finish = Callable[[pa.RecordBatch, int], pa.RecordBatch | None]
 
 
 @dataclass(frozen=True, slots=True)
+class RowFilter:
+    """The rows that match ``expression``, which reads the columns ``names``."""
+
+    expression: pc.Expression
+    names: Sequence[str]
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Projection:
     """The fields to read and their schema; the schema of the result, and ``finish``, which makes it of a batch."""
 
@@ -48,6 +57,16 @@ class Projection:
     read_schema: pa.Schema
     schema: pa.Schema
     finish: Finish | None = None
+    row_filter: RowFilter | None = None
+
+    def select(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+        """The columns of the result, of a batch that has those that are read."""
+        return _selected(self.schema, batch, first_row)
+
+
+def chosen_columns(schema: pa.Schema, places: Sequence[int]) -> pa.Schema:
+    """The schema of the columns at some places."""
+    return pa.schema([schema.field(place) for place in places], schema.metadata)
 
 
 def make_projection(
@@ -83,6 +102,7 @@ def make_projection(
     read_schema = arrow_schema(read, metadata)
     if expression is not None:
         check_expression(read_schema, expression, names, path=path)  # A table without rows would not show it.
+        return Projection(read, read_schema, schema, finish, RowFilter(expression, names, path))
     return Projection(read, read_schema, schema, finish)
 
 

@@ -37,13 +37,12 @@ from aioprefetch.lance.parts import (
     TablePart,
     TableScan,
     TakeOptions,
+    file_columns,
     prepared_scan,
-    read_columns,
-    row_bytes,
     scan_request,
 )
 from aioprefetch.lance.physical.protocols import check_nulls
-from aioprefetch.lance.schema import Field, arrow_schema, walk
+from aioprefetch.lance.schema import Field, arrow_schema, needed_columns, walk
 from aioprefetch.lance.versions import (
     DatasetVersion,
     WantedVersion,
@@ -353,18 +352,25 @@ async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequ
     ranges, dropped = await open_files.run(
         lambda: read_through(physical_ranges(wanted.ranges, deleted), wanted.ranges), rows=len(deleted)
     )
-    columns: list[FileColumns] = []
+    within: dict[int, Field] = {}
     for index, file in zip(files, opened, strict=True):
-        positions = [position for position, home in enumerate(homes) if home == index]
-        within = [placed(fields[position], fragment.files[index].columns, file) for position in positions]
-        pairs = await read_columns(file, within, ranges)
-        columns.append(FileColumns(file, dict(zip(positions, pairs, strict=True)), row_bytes(file, within)))
-    computed: dict[int, Column] = {
-        position: (ColumnWithoutReads(ranges.rows), _computed(fields[position], fragment, ranges))
-        for position, home in enumerate(homes)
-        if home is None
-    }
-    return TablePart(wanted.rank, ranges.rows - len(dropped), columns, computed, dropped)
+        own = [position for position, home in enumerate(homes) if home == index]
+        within |= {position: placed(fields[position], fragment.files[index].columns, file) for position in own}
+        await file.load_columns(needed_columns([within[position] for position in own], file.version))
+
+    async def make(places: Sequence[int], ranges: RowRanges) -> tuple[list[FileColumns], dict[int, Column]]:
+        columns: list[FileColumns] = []
+        for index, file in zip(files, opened, strict=True):
+            if own := [place for place in places if homes[place] == index]:
+                columns.append(await file_columns(file, [within[place] for place in own], own, ranges))
+        computed: dict[int, Column] = {
+            place: (ColumnWithoutReads(ranges.rows), _computed(fields[place], fragment, ranges))
+            for place in places
+            if homes[place] is None
+        }
+        return columns, computed
+
+    return TablePart(wanted.rank, ranges, make, dropped)
 
 
 def _computed(field: Field, fragment: Fragment, ranges: RowRanges) -> FieldDecoder[None]:

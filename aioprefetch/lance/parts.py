@@ -6,11 +6,13 @@ The arguments of a scan are checked here before any I/O.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from aioprefetch.computed_columns import ComputedColumns, asked_columns
@@ -20,6 +22,7 @@ from aioprefetch.lance import logical, structural
 from aioprefetch.lance.batches import (
     FilteredColumn,
     FilteredRoot,
+    Finish,
     KeptRows,
     Projection,
     ReorderedColumn,
@@ -44,6 +47,8 @@ _FIELDS_IN_A_ROW = 32
 Blobs: TypeAlias = Literal["bytes", "descriptions"]
 
 Column = tuple[ColumnScheduler[Any], FieldDecoder[Any]]
+# The columns of files, and those that no file holds, by their places in the schema.
+MakeColumns: TypeAlias = "Callable[[Sequence[int], RowRanges], Awaitable[tuple[list[FileColumns], dict[int, Column]]]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,39 +62,53 @@ class FileColumns:
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """One file or fragment with ``rows`` wanted rows.
+    """One file or fragment. Its wanted rows are ``ranges`` without those at the positions ``dropped`` among them.
 
     Files of one fragment share their ``rank``, since they are needed together.
 
-    ``computed`` are the columns that no file holds. ``dropped`` are the positions, among the read rows, of rows that
-    are not wanted. ``on_close`` is called after its last row.
+    ``make`` gives the columns at some places of the schema, for some ranges of rows. ``on_close`` is called after the
+    last row.
     """
 
     rank: int
-    rows: int
-    files: Sequence[FileColumns]
-    computed: dict[int, Column] = field(default_factory=dict)
-    dropped: RowNumbers | None = None
+    ranges: RowRanges
+    make: MakeColumns
+    dropped: RowNumbers = field(default_factory=lambda: np.empty(0, np.int64))
     on_close: Callable[[], None] = lambda: None
 
-    def bind(self, service: IoService, projection: Projection) -> ScanPart:
-        """The part for the two loops, each column bound to the I/O of its file."""
-        schema = projection.read_schema
-        bound: dict[int, ColumnScheduler[Any]] = {index: column for index, (column, _) in self.computed.items()}
-        decoders = {index: decoder for index, (_, decoder) in self.computed.items()}
+    @property
+    def rows(self) -> int:
+        """The number of wanted rows."""
+        return self.ranges.rows - len(self.dropped)
+
+    def rows_at(self, positions: RowNumbers) -> RowNumbers:
+        """The numbers of the rows at ascending positions among the wanted ones."""
+        before = self.dropped - np.arange(len(self.dropped))
+        positions = positions + np.searchsorted(before, positions, "right")
+        owners = np.searchsorted(self.ranges.positions, positions, "right") - 1
+        rows: RowNumbers = self.ranges.starts[owners] + positions - self.ranges.positions[owners]
+        return rows
+
+    async def bind(
+        self, service: IoService, schema: pa.Schema, places: Sequence[int], finish: Finish | None = None
+    ) -> ScanPart:
+        """The columns at ``places``, with their ``schema``, for the two loops, each bound to the I/O of its file."""
+        files, computed = await self.make(places, self.ranges)
+        bound: dict[int, ColumnScheduler[Any]] = {index: column for index, (column, _) in computed.items()}
+        decoders = {index: decoder for index, (_, decoder) in computed.items()}
         io: PageIo | None = None
-        for file in self.files:
+        for file in files:
             io = ScannedFile(service, file.file.pinned, rank=self.rank)
             for index, (column, decoder) in file.columns.items():
                 bound[index], decoders[index] = BoundColumn(column, io), decoder
         columns = [bound[index] for index in sorted(bound)]
         ordered = [decoders[index] for index in sorted(bound)]
-        root: RootDecoder[Any] = RecordRoot(schema, ordered, self.on_close, sum(file.row_bytes for file in self.files))
-        if self.dropped is not None and self.dropped.size:
+        root: RootDecoder[Any] = RecordRoot(schema, ordered, self.on_close, sum(file.row_bytes for file in files))
+        if self.dropped.size:
             kept = KeptRows(self.dropped)
             columns = [FilteredColumn(column, kept) for column in columns]
             root = FilteredRoot(root, schema, kept)
-        return ScanPart(columns, root, io or NoIo(), self.rows, projection.finish)
+        return ScanPart(columns, root, io or NoIo(), self.rows, finish)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +165,12 @@ async def read_columns(file: LanceFile, fields: Sequence[Field], ranges: RowRang
     return columns
 
 
-async def file_table(file: LanceFile, fields: Sequence[Field], ranges: RowRanges) -> FileColumns:
-    """The scan of ``fields`` of a file. Loads their metadata."""
-    return FileColumns(file, dict(enumerate(await read_columns(file, fields, ranges))), row_bytes(file, fields))
+async def file_columns(
+    file: LanceFile, fields: Sequence[Field], places: Sequence[int], ranges: RowRanges
+) -> FileColumns:
+    """The columns of ``fields`` of a file, which stand at ``places`` of the schema. Loads their metadata."""
+    columns = await read_columns(file, fields, ranges)
+    return FileColumns(file, dict(zip(places, columns, strict=True)), row_bytes(file, fields))
 
 
 def row_bytes(file: LanceFile, fields: Sequence[Field]) -> float:
@@ -162,13 +184,20 @@ async def prepared_scan(table: TableScan, request: ScanRequest, operator: Operat
     service = request.service(operator, table)
     if table.order is not None and table.rows:
         return PreparedScan(table.projection.schema, [await _reordered(table, service)], service)
-    return PreparedScan(table.projection.schema, _scan_parts(table, service), service, request.is_ordered)
+    row_filter, parts = table.projection.row_filter, _scan_parts(table, service)
+    if row_filter is not None and 0 < len(row_filter.names) < len(table.projection.fields):
+        from aioprefetch.lance.matches import MatchingParts
+
+        first = request.service(operator, table)
+        parts = MatchingParts(table, row_filter, first, service, request.limit).parts(operator.runtime())
+    return PreparedScan(table.projection.schema, parts, service, request.is_ordered)
 
 
 async def _scan_parts(table: TableScan, service: IoService) -> AsyncIterator[ScanPart]:
+    schema, finish = table.projection.read_schema, table.projection.finish
     async with aclosing(table.parts()) as parts:
         async for part in parts:
-            yield part.bind(service, table.projection)
+            yield await part.bind(service, schema, range(len(schema)), finish)
 
 
 async def _reordered(table: TableScan, service: IoService) -> ScanPart:
@@ -180,7 +209,7 @@ async def _reordered(table: TableScan, service: IoService) -> ScanPart:
     async with aclosing(table.parts()) as parts:
         async for unbound in parts:
             unbound.on_close()  # All parts are open at once: release their places, or the next part would wait.
-            part = replace(unbound, on_close=lambda: None).bind(service, table.projection)
+            part = await replace(unbound, on_close=lambda: None).bind(service, schema, range(len(schema)))
             roots.append((part.root, part.rows))
             for index, column in enumerate(part.columns):
                 columns[index].append(column)
@@ -203,6 +232,7 @@ class ScanRequest:
     filters: Filters
     blobs: Blobs
     limits: dict[str, int]
+    limit: int | None = None
     is_ordered: bool = True
     computed: ComputedColumns | None = None
 
@@ -272,6 +302,7 @@ def scan_request(
         filters=checked,
         blobs=blobs,
         limits=limits,
+        limit=limit,
         is_ordered=Arguments("scan", path).flag("ordered", ordered),
         computed=computed,
     )

@@ -94,12 +94,15 @@ class DecodeLoop:
         self._progress: asyncio.Future[None] | None = None
         self._threads = asyncio.Semaphore(DECODES_MAX)
         self._works: list[Work] = []
+        self._running = 0
+        self._stopped: asyncio.Future[None] | None = None
         self._still_decoding: list[asyncio.Future[pa.RecordBatch | None]] = []
 
     def start(self) -> None:
         """Start scheduling and decoding in the background."""
         self._scan.service.on_progress = lambda: resolve(self._progress)
         spawn = self._runtime.supervisor.spawn
+        self._running = 2
         scheduling = schedule_parts(self._scan.parts, self._pages)
         self._works.append(spawn(scheduling, name="scheduling loop", on_end=self._broken_off))
         self._works.append(spawn(self._pump(), name="decode loop", on_end=self._broken_off))
@@ -137,8 +140,11 @@ class DecodeLoop:
             self._put_down()
 
     async def aclose(self) -> None:
-        """``close``, and wait for the batches that threads are at: they may still read pages."""
+        """``close``, and wait for both loops, and for the batches that threads are at: they may still read pages."""
         self.close()
+        while self._running:
+            self._stopped = self._runtime.loop.create_future()
+            await self._stopped
         if self._still_decoding:
             await asyncio.wait(tuple(self._still_decoding))
 
@@ -296,6 +302,8 @@ class DecodeLoop:
 
     def _broken_off(self) -> None:
         """A loop has ended: by itself, after it reported so, or because the operator was closed."""
+        self._running -= 1
+        resolve(self._stopped)
         if self._runtime.supervisor.closed:
             self._pages.end()
             self._end(self._closed("the operator was closed"))

@@ -4,13 +4,14 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import aioprefetch.lance as ap_lance
 from aioprefetch.errors import InvalidArgument, InvalidType
-from aioprefetch.lance import open_dataset
+from aioprefetch.lance import matches, open_dataset
 from tests.files.lance_files import PATH, VERSIONS, dataset_objects, stored, write_file
 from tests.profile import chosen
 
@@ -153,6 +154,72 @@ async def test_a_dataset_with_deleted_rows_and_a_column_that_fragments_lack(tmp_
             row for row in peer.take([740, 3, 740, 0])["id"].to_pylist() if row > 3
         ]
         assert (await ap_lance.read_table(operator, "ds", version=1, filters=[("id", "=", 2)])).num_rows == 1
+
+
+@pytest.mark.parametrize(("version", "window_rows"), [("2.0", 300), ("2.1", 300), ("2.2", 5000)])
+async def test_random_matches_in_windows(
+    version: str, window_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against pylance's SQL: matches alone, in clusters and all over; nulls, lists, deleted rows, ids, ranges."""
+    rng = np.random.default_rng(window_rows)
+    rows = 3000
+    marks = np.where(rng.random(rows) < 0.3, 7, np.arange(rows) // 150 % 4)
+    table = pa.table(
+        {
+            "mark": pa.array(marks, mask=rng.random(rows) < 0.1),
+            "name": [None if row % 7 == 0 else f"row {row}" * (row % 4) for row in range(rows)],
+            "tags": [None if row % 11 == 0 else [row] * (row % 3) for row in range(rows)],
+            "code": pa.array([f"c{row % 5}" for row in range(rows)]).dictionary_encode(),
+        }
+    )
+    peer = lance.write_dataset(table, str(tmp_path / "ds"), max_rows_per_file=1300, data_storage_version=version)
+    peer.delete("name = 'row 300' or (mark = 2 and code = 'c1')")
+    monkeypatch.setattr(matches, "WINDOW_ROWS", window_rows)
+    monkeypatch.setattr(matches, "BATCH_ROWS", 200)
+    monkeypatch.setattr(matches, "HOLE_ROWS_MAX", 2)
+    async with stored(dataset_objects(tmp_path / "ds", "ds")) as operator:
+        dataset = await open_dataset(operator, "ds")
+        columns = ["tags", "_rowid", "mark", "code"]
+        for filters, sql, options in (
+            ([("mark", "=", 1)], "mark = 1", {"gap_bytes": 0}),
+            ([("mark", "=", 7)], "mark = 7", {"batch_rows": 7}),
+            ([("mark", "<", 8)], "mark < 8", {}),
+            ([("mark", "=", 9)], "mark = 9", {}),
+            ([("mark", "=", 3), ("name", "!=", "row 3")], "mark = 3 and name != 'row 3'", {"ordered": False}),
+        ):
+            expected = peer.to_table(filter=sql, columns=columns)
+            found = await dataset.read_table(filters=filters, columns=columns, **options)
+            found.validate(full=True)
+            assert same(found.sort_by("_rowid") if options.get("ordered") is False else found, expected)
+            assert same(await dataset.read_table(filters=filters, columns=columns, limit=5), expected.slice(0, 5))
+        found = await dataset.read_table(filters=[("mark", "=", 1)], columns=columns, rows=(1000, 2000))
+        places = await dataset.read_table(columns=["_rowid"], rows=(1000, 2000))
+        expected = peer.to_table(filter="mark = 1", columns=columns)
+        assert same(found, expected.filter(pc.is_in(expected["_rowid"], value_set=places["_rowid"])))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_other_columns_are_read_near_matches_alone(version: str) -> None:
+    rows = 200_000
+    rng = np.random.default_rng(1)
+    values = pa.FixedSizeListArray.from_arrays(pa.array(rng.random(16 * rows)), 16)
+    table = pa.table({"id": range(rows), "values": values, "text": [f"text {row} of many" for row in range(rows)]})
+    log: list[Any] = []
+
+    def received() -> int:
+        return sum((end or 0) - start for _, start, end in log if start >= 0)
+
+    async with stored(write_file(table, version, 4 << 20, batch_rows=10_000), log=log) as operator:
+        await ap_lance.read_table(operator, PATH)
+        whole = received()
+        log.clear()
+        found = await ap_lance.read_table(operator, PATH, filters=[("id", ">=", 70_000), ("id", "<", 72_000)])
+        assert found.equals(table.slice(70_000, 2000))
+        assert received() <= 0.2 * whole
+        log.clear()
+        scan = ap_lance.scan(operator, PATH, filters=[("id", ">=", 10)], limit=3)
+        assert (await scan.read_all()).equals(table.slice(10, 3))
+        assert received() <= 0.2 * whole
 
 
 @pytest.mark.parametrize(
