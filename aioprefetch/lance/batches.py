@@ -59,10 +59,6 @@ class Projection:
     finish: Finish | None = None
     row_filter: RowFilter | None = None
 
-    def select(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """The columns of the result, of a batch that has those that are read."""
-        return _selected(self.schema, batch, first_row)
-
 
 def chosen_columns(schema: pa.Schema, places: Sequence[int]) -> pa.Schema:
     """The schema of the columns at some places."""
@@ -89,7 +85,7 @@ def make_projection(
     fields = [*fields, *hidden]
     by_name = {field.name: field for field in fields}
     read = wanted if columns is None else tuple(with_whole_rows(field, by_name[field.name]) for field in wanted)
-    finish: Finish | None = partial(_selected, schema) if read != wanted else None
+    finish: Finish | None = partial(selected, schema) if read != wanted else None
     names: list[str] = []
     if expression is not None:
         whole = arrow_schema(fields)
@@ -117,10 +113,11 @@ def _matching_rows(
         kept = kept_rows(batch, mask, path=path)
     else:
         kept = filtered(batch, expression, names, path=path)
-    return _selected(schema, kept, first_row) if kept.num_rows else None
+    return selected(schema, kept, first_row) if kept.num_rows else None
 
 
-def _selected(schema: pa.Schema, batch: pa.RecordBatch, _: int) -> pa.RecordBatch:
+def selected(schema: pa.Schema, batch: pa.RecordBatch, _: int) -> pa.RecordBatch:
+    """The columns of the result, of a batch that has those that are read."""
     if not schema.names:
         return rows_without_columns(schema, batch.num_rows)
     columns = [_with_fields(batch.column(place), field.type) for place, field in enumerate(schema)]

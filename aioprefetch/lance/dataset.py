@@ -38,10 +38,10 @@ from aioprefetch.lance.parts import (
     TableScan,
     TakeOptions,
     file_columns,
-    prepared_scan,
     scan_request,
 )
 from aioprefetch.lance.physical.protocols import check_nulls
+from aioprefetch.lance.prepared import prepared_scan
 from aioprefetch.lance.schema import Field, arrow_schema, needed_columns, walk
 from aioprefetch.lance.versions import (
     DatasetVersion,

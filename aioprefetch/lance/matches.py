@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from aioprefetch.filters import kept_rows, row_mask
-from aioprefetch.lance.batches import HOLE_ROWS_MAX, Projection, RowFilter, chosen_columns, table_of
+from aioprefetch.lance.batches import HOLE_ROWS_MAX, Projection, RowFilter, chosen_columns, selected, table_of
 from aioprefetch.lance.parts import TablePart, TableScan
 from aioprefetch.row_ranges import RowNumbers, RowRanges, runs
 from aioprefetch.runtime.runtime import Runtime
@@ -32,16 +32,6 @@ WINDOW_ROWS = 1 << 19
 WINDOW_BYTES = 16 << 20
 # The windows between the two scans.
 _WINDOWS_AHEAD = 4
-
-
-@dataclass(slots=True)
-class _Window:
-    """Matches of a part that were not given out: their positions among its rows, and the columns of the filters."""
-
-    positions: list[RowNumbers]
-    batches: list[pa.RecordBatch]
-    start: int
-    bytes: int = 0
 
 
 class MatchingParts:
@@ -73,21 +63,21 @@ class MatchingParts:
         loop = DecodeLoop(runtime, scan, BatchOptions(BATCH_ROWS), path=self._filter.path)
         loop.start()
         try:
-            at, left, window = 0, self._limit, _Window([], [], 0)
+            at = start = 0
+            left = self._limit
+            window: list[tuple[RowNumbers, pa.RecordBatch]] = []
             while (batch := await loop.next_batch()) is not None:
                 part = self._parts[0]
                 self._second.has_received |= self._first.has_received
-                positions, found = await runtime.run_blocking(partial(self._found, batch, left))
-                left -= found.num_rows
+                places, found = await runtime.run_blocking(partial(self._found, batch, left))
                 if found.num_rows:
-                    window.positions.append(at + positions)
-                    window.batches.append(found)
-                    window.bytes += found.nbytes
+                    window.append((at + places, found))
+                left -= found.num_rows
                 at += batch.num_rows
-                is_full = at - window.start >= WINDOW_ROWS or window.bytes >= WINDOW_BYTES
-                if at < part.rows and not is_full and left:
+                size_bytes = sum(one.nbytes for _, one in window)
+                if left and at < part.rows and at - start < WINDOW_ROWS and size_bytes < WINDOW_BYTES:
                     continue
-                if window.batches:
+                if window:
                     await self._room.acquire()
                     yield await self._second_part(part, window)
                 if not left:
@@ -95,7 +85,7 @@ class MatchingParts:
                 if at == part.rows:
                     self._parts.popleft()
                     at = 0
-                window = _Window([], [], at)
+                start, window = at, []
         finally:
             await loop.aclose()
 
@@ -113,8 +103,8 @@ class MatchingParts:
         mask = row_mask(seen, row_filter.expression, rows=batch.num_rows, path=row_filter.path).fill_null(False)
         return np.flatnonzero(mask)[:most], kept_rows(batch, mask, path=row_filter.path)[:most]
 
-    async def _second_part(self, part: TablePart, window: _Window) -> ScanPart:
-        wanted = part.rows_at(np.concatenate(window.positions))
+    async def _second_part(self, part: TablePart, window: Sequence[tuple[RowNumbers, pa.RecordBatch]]) -> ScanPart:
+        wanted = part.rows_at(np.concatenate([places for places, _ in window]))
         exact = runs(wanted)
         is_hole = exact.starts[1:] - exact.ends[:-1] > self._hole_rows
         ranges = RowRanges(exact.starts[np.append(True, is_hole)], exact.ends[np.append(is_hole, True)])
@@ -123,7 +113,7 @@ class MatchingParts:
         dropped[wanted - ranges.starts[owners] + ranges.positions[owners]] = False
         near = replace(part, ranges=ranges, dropped=np.flatnonzero(dropped), on_close=self._room.release)
         schema = chosen_columns(self._table.projection.read_schema, self._others)
-        matches = table_of(window.batches, window.batches[0].schema)
+        matches = table_of([found for _, found in window], window[0][1].schema)
         finish = partial(_merged, self._table.projection, self._own, self._others, matches)
         return await near.bind(self._second, schema, self._others, finish)
 
@@ -141,4 +131,4 @@ def _merged(
     columns = dict(zip(others, batch.columns, strict=True))
     columns |= {place: column.chunk(0) for place, column in zip(own, before.columns, strict=True)}
     read = [columns[place] for place in range(len(columns))]
-    return projection.select(pa.RecordBatch.from_arrays(read, schema=projection.read_schema), first_row)
+    return selected(projection.schema, pa.RecordBatch.from_arrays(read, schema=projection.read_schema), first_row)

@@ -6,9 +6,8 @@ The arguments of a scan are checked here before any I/O.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 import numpy as np
@@ -25,8 +24,6 @@ from aioprefetch.lance.batches import (
     Finish,
     KeptRows,
     Projection,
-    ReorderedColumn,
-    ReorderedRoot,
     make_projection,
 )
 from aioprefetch.lance.footer import LanceFile
@@ -37,7 +34,7 @@ from aioprefetch.ranges import ByteCount, Range
 from aioprefetch.row_ranges import RowNumbers, RowRanges, RowSelection, row_numbers, select_rows
 from aioprefetch.scan import Prepare, column_names, io_options, row_range
 from aioprefetch.scheduler.io_service import IoService, ScannedFile
-from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PreparedScan, RootDecoder, ScanPart
+from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, RootDecoder, ScanPart
 from aioprefetch.verbs.arguments import Arguments
 
 # The number of fields that are built before the event loop runs again: some milliseconds of work.
@@ -177,45 +174,6 @@ def row_bytes(file: LanceFile, fields: Sequence[Field]) -> float:
     """The mean size of a row of fields in a file, whose metadata are loaded."""
     pages = (page for index in needed_columns(fields, file.version) for page in file.column(index).pages)
     return sum(end - start for page in pages for start, end in page.buffers) / max(file.rows, 1)
-
-
-async def prepared_scan(table: TableScan, request: ScanRequest, operator: Operator) -> PreparedScan:
-    """The parts of a table, bound to an I/O service on the current event loop."""
-    service = request.service(operator, table)
-    if table.order is not None and table.rows:
-        return PreparedScan(table.projection.schema, [await _reordered(table, service)], service)
-    row_filter, parts = table.projection.row_filter, _scan_parts(table, service)
-    if row_filter is not None and 0 < len(row_filter.names) < len(table.projection.fields):
-        from aioprefetch.lance.matches import MatchingParts
-
-        first = request.service(operator, table)
-        parts = MatchingParts(table, row_filter, first, service, request.limit).parts(operator.runtime())
-    return PreparedScan(table.projection.schema, parts, service, request.is_ordered)
-
-
-async def _scan_parts(table: TableScan, service: IoService) -> AsyncIterator[ScanPart]:
-    schema, finish = table.projection.read_schema, table.projection.finish
-    async with aclosing(table.parts()) as parts:
-        async for part in parts:
-            yield await part.bind(service, schema, range(len(schema)), finish)
-
-
-async def _reordered(table: TableScan, service: IoService) -> ScanPart:
-    """All parts as one part, with rows in the requested order."""
-    assert table.order is not None
-    rows, schema = len(table.order), table.projection.read_schema
-    columns: list[list[ColumnScheduler[Any]]] = [[] for _ in schema.names]
-    roots: list[tuple[RootDecoder[Any], int]] = []
-    async with aclosing(table.parts()) as parts:
-        async for unbound in parts:
-            unbound.on_close()  # All parts are open at once: release their places, or the next part would wait.
-            part = await replace(unbound, on_close=lambda: None).bind(service, schema, range(len(schema)))
-            roots.append((part.root, part.rows))
-            for index, column in enumerate(part.columns):
-                columns[index].append(column)
-    reordered = [ReorderedColumn(column, table.rows, rows) for column in columns]
-    root = ReorderedRoot(roots, schema, table.rows, table.order)
-    return ScanPart(reordered, root, NoIo(), rows, table.projection.finish)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,9 +26,9 @@ from aioprefetch.lance.parts import (
     TablePart,
     TableScan,
     file_columns,
-    prepared_scan,
     scan_request,
 )
+from aioprefetch.lance.prepared import prepared_scan
 from aioprefetch.lance.versions import ABSENT, WantedVersion, latest_version, wanted_version
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator

@@ -11,7 +11,7 @@ import pytest
 
 import aioprefetch.lance as ap_lance
 from aioprefetch.errors import InvalidArgument, InvalidType
-from aioprefetch.lance import matches, open_dataset
+from aioprefetch.lance import open_dataset
 from tests.files.lance_files import PATH, VERSIONS, dataset_objects, stored, write_file
 from tests.profile import chosen
 
@@ -156,27 +156,23 @@ async def test_a_dataset_with_deleted_rows_and_a_column_that_fragments_lack(tmp_
         assert (await ap_lance.read_table(operator, "ds", version=1, filters=[("id", "=", 2)])).num_rows == 1
 
 
-@pytest.mark.parametrize(("version", "window_rows"), [("2.0", 300), ("2.1", 300), ("2.2", 5000)])
-async def test_random_matches_in_windows(
-    version: str, window_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("version", "rows"), [("2.0", 3000), ("2.1", 700_000), ("2.2", 3000)])
+async def test_random_matches_in_windows(version: str, rows: int, tmp_path: Path) -> None:
     """Against pylance's SQL: matches alone, in clusters and all over; nulls, lists, deleted rows, ids, ranges."""
-    rng = np.random.default_rng(window_rows)
-    rows = 3000
-    marks = np.where(rng.random(rows) < 0.3, 7, np.arange(rows) // 150 % 4)
+    rng = np.random.default_rng(rows)
+    marks = np.where(rng.random(rows) < 0.003, 7, np.arange(rows) // 150 % 4)
     table = pa.table(
         {
             "mark": pa.array(marks, mask=rng.random(rows) < 0.1),
-            "name": [None if row % 7 == 0 else f"row {row}" * (row % 4) for row in range(rows)],
+            "name": pa.array(np.arange(rows) % 1000, mask=rng.random(rows) < 0.1).cast(pa.string()),
             "tags": [None if row % 11 == 0 else [row] * (row % 3) for row in range(rows)],
             "code": pa.array([f"c{row % 5}" for row in range(rows)]).dictionary_encode(),
         }
     )
-    peer = lance.write_dataset(table, str(tmp_path / "ds"), max_rows_per_file=1300, data_storage_version=version)
-    peer.delete("name = 'row 300' or (mark = 2 and code = 'c1')")
-    monkeypatch.setattr(matches, "WINDOW_ROWS", window_rows)
-    monkeypatch.setattr(matches, "BATCH_ROWS", 200)
-    monkeypatch.setattr(matches, "HOLE_ROWS_MAX", 2)
+    peer = lance.write_dataset(
+        table, str(tmp_path / "ds"), max_rows_per_file=max(1300, rows - 1000), data_storage_version=version
+    )
+    peer.delete("name = '300' or (mark = 2 and code = 'c1')")
     async with stored(dataset_objects(tmp_path / "ds", "ds")) as operator:
         dataset = await open_dataset(operator, "ds")
         columns = ["tags", "_rowid", "mark", "code"]
@@ -185,17 +181,25 @@ async def test_random_matches_in_windows(
             ([("mark", "=", 7)], "mark = 7", {"batch_rows": 7}),
             ([("mark", "<", 8)], "mark < 8", {}),
             ([("mark", "=", 9)], "mark = 9", {}),
-            ([("mark", "=", 3), ("name", "!=", "row 3")], "mark = 3 and name != 'row 3'", {"ordered": False}),
+            ([("mark", "=", 3), ("name", "!=", "3")], "mark = 3 and name != '3'", {"ordered": False}),
         ):
             expected = peer.to_table(filter=sql, columns=columns)
             found = await dataset.read_table(filters=filters, columns=columns, **options)
             found.validate(full=True)
-            assert same(found.sort_by("_rowid") if options.get("ordered") is False else found, expected)
-            assert same(await dataset.read_table(filters=filters, columns=columns, limit=5), expected.slice(0, 5))
+            assert plain(found.sort_by("_rowid") if options.get("ordered") is False else found).equals(plain(expected))
+            found = await dataset.read_table(filters=filters, columns=columns, limit=5)
+            assert plain(found).equals(plain(expected.slice(0, 5)))
         found = await dataset.read_table(filters=[("mark", "=", 1)], columns=columns, rows=(1000, 2000))
         places = await dataset.read_table(columns=["_rowid"], rows=(1000, 2000))
         expected = peer.to_table(filter="mark = 1", columns=columns)
-        assert same(found, expected.filter(pc.is_in(expected["_rowid"], value_set=places["_rowid"])))
+        expected = expected.filter(pc.is_in(expected["_rowid"], value_set=places["_rowid"]))
+        assert plain(found).equals(plain(expected))
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """The table without its dictionary, whose order is the reader's affair."""
+    place = table.column_names.index("code")
+    return table.set_column(place, "code", table["code"].cast(pa.string()))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
