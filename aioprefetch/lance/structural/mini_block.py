@@ -11,7 +11,6 @@ Every number of the chunk metadata, the repetition index and the chunk headers i
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -238,66 +237,58 @@ class MiniBlockScheduler:
         return not is_whole(ranges, self.rows, self._buffers)
 
     def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
-        return self._chunk_ranges(self._page(reads), ranges)
+        return self._chunk_ranges(self._index(reads), ranges)
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> LoadedRows:
         views, is_indirect = list(reads), self.is_indirect(ranges)
-        return LoadedRows(ranges, Deferred(lambda: self._loaded(ranges if is_indirect else None, views)))
+        return LoadedRows(ranges, Deferred(lambda: self._page(ranges if is_indirect else None, views)))
 
-    def _page(self, views: Sequence[memoryview]) -> MiniBlockPage:
-        """The page without chunks, from the bytes of all buffers but theirs."""
+    def _index(self, views: Sequence[memoryview]) -> ChunkIndex:
+        """The index of the page, from the bytes of all buffers but the chunks."""
         index = as_bytes(views[-1]) if self._layout.index_depth > 0 else None
         start, end = self._chunk_buffer
-        chunks = parse_index(self._layout, as_bytes(views[0]), index, end - start, self.rows)
-        return MiniBlockPage(self._layout, chunks, None if self._layout.dictionary is None else as_bytes(views[1]))
+        return parse_index(self._layout, as_bytes(views[0]), index, end - start, self.rows)
 
-    def _loaded(self, ranges: RowRanges | None, views: Sequence[memoryview]) -> MiniBlockPage:
+    def _page(self, ranges: RowRanges | None, views: Sequence[memoryview]) -> MiniBlockPage:
         """The page with the chunks of ``ranges``, from the bytes of both steps, or with all, of all buffers."""
+        layout, count = self._layout, len(self._index_buffers)
         if ranges is None:
-            page = self._page([views[0], *views[2:]])
-            page.load([0], [views[1]])
-            return page
-        count, base = len(self._index_buffers), self._chunk_buffer[0]
-        page = self._page(views[:count])
-        page.load([start - base for start, _ in self._chunk_ranges(page, ranges)], views[count:])
-        return page
+            views = [views[0], *views[2:], views[1]]
+        chunks = self._index(views[:count])
+        base = self._chunk_buffer[0]
+        starts = [0] if ranges is None else [start - base for start, _ in self._chunk_ranges(chunks, ranges)]
+        numbers: list[Positions] = []
+        places: list[Positions] = []
+        before = 0
+        for start, view in zip(starts, views[count:], strict=True):
+            low = int(chunks.starts.searchsorted(start))
+            high = int(chunks.starts.searchsorted(start + len(view), side="right")) - 1
+            numbers.append(np.arange(low, high))
+            places.append(chunks.starts[low:high] - start + before)
+            before += len(view)
+        ids, at = np.concatenate(numbers), np.concatenate(places)
+        data = as_bytes(views[count]) if len(starts) == 1 else np.concatenate([as_bytes(v) for v in views[count:]])
+        parts = parse_headers(layout, data, at, at + chunks.starts[ids + 1] - chunks.starts[ids])
+        dictionary = None
+        if layout.dictionary is not None:
+            dictionary = decode_dictionary(layout.dictionary, as_bytes(views[1]), layout.dictionary_items)
+        return MiniBlockPage(layout, chunks, ids, parts, dictionary)
 
-    def _chunk_ranges(self, page: MiniBlockPage, ranges: RowRanges) -> list[Range]:
+    def _chunk_ranges(self, index: ChunkIndex, ranges: RowRanges) -> list[Range]:
         """The bytes of the chunks with rows of ``ranges``. Adjacent chunks are one range."""
-        chunks = row_runs(page.chunks.within(page.chunks.spans(ranges)))
-        starts = page.chunks.starts
-        return RowRanges(starts[chunks.starts], starts[chunks.ends]).bytes_at(self._chunk_buffer[0], 1)
+        chunks = row_runs(index.within(index.spans(ranges)))
+        return RowRanges(index.starts[chunks.starts], index.starts[chunks.ends]).bytes_at(self._chunk_buffer[0], 1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
-    """The loaded chunks: their numbers, buffers and numbers of values, and the dictionary of the page."""
+class MiniBlockPage:
+    """The loaded chunks of a mini-block page: their numbers ``ids``, their buffers, and the dictionary of the page."""
 
+    layout: MiniBlock
+    chunks: ChunkIndex
     ids: Positions
     parts: ChunkParts
-    counts: Positions
     dictionary: Fixed | Texts | None
-
-
-class MiniBlockPage:
-    """A mini-block page with its parsed index. Immutable from the call of ``load`` on, which passes the chunks.
-
-    Chunk headers and the dictionary are parsed once, when the first batch is decoded.
-    """
-
-    def __init__(self, layout: MiniBlock, chunks: ChunkIndex, dictionary: Bytes | None) -> None:
-        self.layout = layout
-        self.chunks = chunks
-        self._dictionary = dictionary
-        self._starts: Sequence[int] = ()
-        self._views: list[Bytes] = []
-        self._lock = threading.Lock()
-        self._loaded: _Loaded | None = None
-
-    def load(self, starts: Sequence[int], views: Sequence[memoryview]) -> None:
-        """Set the loaded bytes of the chunk buffer. ``starts`` are the positions of the views in it, ascending."""
-        self._starts = starts
-        self._views = [as_bytes(view) for view in views]
 
     def breaks(self, ranges: RowRanges, rows: int) -> Sequence[int]:
         """Breaks between chunks, so that few chunks are decoded twice."""
@@ -310,15 +301,15 @@ class MiniBlockPage:
         return breaks
 
     def decode(self, ranges: RowRanges) -> DecodedRows:
-        loaded = self._prepared()
         spans = self.chunks.spans(ranges)
-        at = loaded.ids.searchsorted(self.chunks.within(spans))
+        at = self.ids.searchsorted(self.chunks.within(spans))
         pick: Pick = slice(int(at[0]), int(at[-1]) + 1) if at[-1] - at[0] == at.size - 1 else at
-        ids, parts, counts = loaded.ids[pick], loaded.parts.picked(pick), loaded.counts[pick]
+        ids, parts = self.ids[pick], self.parts.picked(pick)
+        counts = self.chunks.items[ids + 1] - self.chunks.items[ids]
         if int(counts.sum()) > ITEMS_MAX:
             raise Unsupported(f"a batch with {int(counts.sum())} items of one column: ask for fewer rows a batch")
         values = chunk_values.decode(self.layout.values, parts.values, counts)
-        content = values if loaded.dictionary is None else _coded(values, loaded.dictionary)
+        content = values if self.dictionary is None else _coded(values, self.dictionary)
         if self.layout.rep is None:
             definition = self._definition(parts, counts)
             return flat_rows(self.layout.layers, definition, content, self._moved(ids, counts, ranges, spans[0]))
@@ -327,32 +318,6 @@ class MiniBlockPage:
         definition = self._definition(parts, parts.level_counts)
         positions = self._row_positions(rep, parts.level_counts, ids, ranges, spans)
         return list_rows(self.layout.layers, rep, definition, content, positions)
-
-    def _prepared(self) -> _Loaded:
-        with self._lock:
-            if self._loaded is None:
-                self._loaded = self._prepare()
-                self._views, self._dictionary = [], None
-            return self._loaded
-
-    def _prepare(self) -> _Loaded:
-        starts = self.chunks.starts
-        numbers: list[Positions] = []
-        places: list[Positions] = []
-        base = 0
-        for start, view in zip(self._starts, self._views, strict=True):
-            low = int(starts.searchsorted(start))
-            high = int(starts.searchsorted(start + view.size, side="right")) - 1
-            numbers.append(np.arange(low, high))
-            places.append(starts[low:high] - start + base)
-            base += view.size
-        ids, at = np.concatenate(numbers), np.concatenate(places)
-        data = self._views[0] if len(self._views) == 1 else np.concatenate(self._views)
-        parts = parse_headers(self.layout, data, at, at + starts[ids + 1] - starts[ids])
-        dictionary = None
-        if self.layout.dictionary is not None and self._dictionary is not None:
-            dictionary = decode_dictionary(self.layout.dictionary, self._dictionary, self.layout.dictionary_items)
-        return _Loaded(ids, parts, self.chunks.items[ids + 1] - self.chunks.items[ids], dictionary)
 
     def _moved(self, ids: Positions, counts: Positions, ranges: RowRanges, first: Positions) -> RowRanges:
         """The ranges of rows of a page without lists as ranges of values of the chunks ``ids``.
