@@ -17,7 +17,6 @@ from typing import Protocol
 import numpy as np
 
 from aioprefetch.errors import Unsupported
-from aioprefetch.lance.compression import decompress_within
 from aioprefetch.lance.structural import chunk_values
 from aioprefetch.lance.structural.chunk_values import ChunkBuffer
 from aioprefetch.lance.structural.layouts import (
@@ -56,13 +55,8 @@ def decode_levels(encoding: Encoding, pieces: ChunkBuffer, counts: Positions) ->
     """
     if isinstance(encoding, General):
         bytes_max = int(counts.max(initial=0)) * 3 + 4096  # Levels are largest in runs of length one.
-        contents = [
-            decompress_within(encoding.scheme, pieces.data[start : start + size], bytes_max)
-            for start, size in zip(pieces.starts.tolist(), pieces.sizes.tolist(), strict=True)
-        ]
-        sizes = np.array([content.size for content in contents], np.int64)
-        data = np.concatenate(contents) if contents else pieces.data[:0]
-        return decode_levels(encoding.values, ChunkBuffer(data, np.cumsum(sizes) - sizes, sizes), counts)
+        pieces = chunk_values.decompressed(encoding.scheme, pieces, np.full_like(pieces.sizes, bytes_max))
+        return decode_levels(encoding.values, pieces, counts)
     if not isinstance(encoding, Flat | Rle | OutOfLineBitpacked | InlineBitpacked) or encoding.bits != LEVEL_BITS:
         raise Unsupported(f"levels in {encoding!r} are not supported"[:300], operation="scan")
     buffers = chunk_values.split_runs(pieces) if isinstance(encoding, Rle) else [pieces]

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from aioprefetch.errors import Unsupported
-from aioprefetch.lance.compression import decompress_within
-from aioprefetch.lance.structural.chunk_values import no_items
+from aioprefetch.lance.structural.chunk_values import ChunkBuffer, decompressed, no_items
 from aioprefetch.lance.structural.decoded_rows import (
     DecodedRows,
     LoadedRows,
@@ -215,7 +214,10 @@ class Zip:
             case Fsst(table, _):
                 return Texts(stored, offsets, table)
             case General(scheme, _):
-                return _decompressed(scheme, stored, offsets)
+                # Values are compressed one by one.
+                one_by_one = ChunkBuffer(stored, offsets[:-1], lengths)
+                contents = decompressed(scheme, one_by_one, np.full_like(lengths, VALUE_BYTES_MAX))
+                return Texts(contents.data, exclusive_sum(contents.sizes))
         return Texts(stored, offsets)
 
 
@@ -272,16 +274,6 @@ def _flat(encoding: Flat, rows: Bytes, items: int) -> Fixed:
         bits = np.unpackbits(rows, axis=1, count=items, bitorder="little")
         return Fixed(bits.reshape(-1), 1, rows.shape[0] * items)
     return Fixed(np.ascontiguousarray(rows).reshape(-1), encoding.bits, rows.shape[0] * items)
-
-
-def _decompressed(scheme: str, stored: Bytes, offsets: Positions) -> Texts:
-    """Decompress values that are compressed one by one."""
-    contents = [
-        decompress_within(scheme, stored[start:end], VALUE_BYTES_MAX)
-        for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
-    ]
-    sizes = np.array([content.size for content in contents], np.int64)
-    return Texts(np.concatenate(contents) if contents else stored[:0], exclusive_sum(sizes))
 
 
 class FullZipScheduler:

@@ -182,7 +182,7 @@ def take_fixed(values: Fixed, indices: npt.NDArray[np.integer]) -> Fixed:
     """Copy the values at ``indices``, which must be valid."""
     width = values.width
     kind = np.dtype(f"<u{width}") if width in (1, 2, 4, 8) else np.dtype((np.void, width))
-    return Fixed(np.take(values.data.view(kind), indices).view(np.uint8), values.bits, indices.size)
+    return Fixed(values.data.view(kind)[indices].view(np.uint8), values.bits, indices.size)
 
 
 def take_texts(values: Texts, indices: npt.NDArray[np.integer]) -> Texts:
