@@ -53,6 +53,13 @@ class RowRanges:
         return self.ends - self.starts
 
     @property
+    def numbers(self) -> Rows:
+        """The numbers of all rows."""
+        if bool(np.all(self.lengths == 1)):
+            return self.starts
+        return np.repeat(self.starts - self.positions[:-1], self.lengths) + np.arange(self.rows)
+
+    @property
     def positions(self) -> Rows:
         """The position of the first row of each range, followed by the number of rows."""
         if self._positions is None:
@@ -118,7 +125,7 @@ class RowSelection:
     or repeatedly. It is ``None`` if the result is in the order of the table.
     """
 
-    ranges: tuple[Range, ...]
+    ranges: RowRanges
     rows: int
     order: RowNumbers | None = None
 
@@ -135,7 +142,7 @@ def select_rows(rows: object | None, take: object | None, total: int, *, path: s
         return _taken(row_numbers(take, path=path), total, path)
     start, stop = (0, total) if rows is None else row_range(rows, path=path)
     start, stop = min(start, total), min(stop, total)
-    return RowSelection(((start, stop),) if stop > start else (), stop - start)
+    return RowSelection(RowRanges.one(start, stop), stop - start)
 
 
 def row_numbers(take: Any, *, path: str = "") -> RowNumbers:
@@ -157,7 +164,7 @@ def row_numbers(take: Any, *, path: str = "") -> RowNumbers:
 
 def _taken(numbers: RowNumbers, total: int, path: str) -> RowSelection:
     if not numbers.size:
-        return RowSelection((), 0)
+        return RowSelection(RowRanges.one(0, 0), 0)
     lowest, highest = int(numbers.min()), int(numbers.max())
     if lowest < 0 or highest >= total:
         wrong = lowest if lowest < 0 else highest
@@ -168,11 +175,8 @@ def _taken(numbers: RowNumbers, total: int, path: str) -> RowSelection:
     return RowSelection(runs(distinct), len(distinct), order.astype(np.int64, copy=False))
 
 
-def runs(numbers: RowNumbers) -> tuple[Range, ...]:
+def runs(numbers: RowNumbers) -> RowRanges:
     """Sorted, distinct numbers as ranges of consecutive numbers."""
-    if not numbers.size:
-        return ()
-    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
-    starts = numbers[np.concatenate(([0], breaks))]
-    stops = numbers[np.concatenate((breaks - 1, [len(numbers) - 1]))] + 1
-    return tuple(zip(starts.tolist(), stops.tolist(), strict=True))
+    is_first = np.ones(len(numbers), bool)
+    np.not_equal(numbers[1:], numbers[:-1] + 1, out=is_first[1:])
+    return RowRanges(numbers[is_first], numbers[np.append(is_first[1:], True)[: len(numbers)]] + 1)

@@ -18,7 +18,7 @@ from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import Range, at_least, bytes_at_least, checked_ranges
 from aioprefetch.runtime.closing import AsyncClosing, refused
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES, BatchOptions, DecodeLoop, UnorderedLoop
+from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES, RUN_ROWS, BatchOptions, DecodeLoop, UnorderedLoop
 from aioprefetch.scheduler.pages import PreparedScan
 from aioprefetch.sync.loop_thread import LoopThread, loop_thread
 
@@ -66,6 +66,8 @@ class BatchScan(AsyncClosing):
         self._closed = False
         self._is_finished = False
         self._rows_left = options.limit
+        self._run: pa.RecordBatch | None = None
+        self._cut_rows = 0
         self._is_started = False
 
     def __repr__(self) -> str:
@@ -100,20 +102,32 @@ class BatchScan(AsyncClosing):
         if self._rows_left == 0:
             await self._opened()  # It raises for what is not there, and for arguments that do not go with it.
             return None
-        loop = await self._started()
-        try:
-            batch = await loop.next_batch()
-        except Exception:
-            await self.aclose()
-            raise
-        if batch is None or self._rows_left is None:
-            return batch
-        batch = batch.slice(0, self._rows_left)
-        self._rows_left -= batch.num_rows
-        if not self._rows_left:
-            self._is_finished = self._closed = True
-            loop.close()  # Without a wait, which could be cancelled, and the batch lost.
-        return batch
+        if self._run is None:
+            loop = await self._started()
+            try:
+                self._run, self._cut_rows = await loop.next_batch(), 0
+            except Exception:
+                await self.aclose()
+                raise
+            if self._run is None:
+                return None
+        return self._cut(self._run)
+
+    def _cut(self, run: pa.RecordBatch) -> pa.RecordBatch:
+        """The next batch of a run of rows that were decoded together."""
+        start, left = self._cut_rows, run.num_rows - self._cut_rows
+        rows = min(self._options.rows, left if self._rows_left is None else min(left, self._rows_left))
+        self._cut_rows += rows
+        if rows == left:
+            self._run = None
+        if self._rows_left is not None:
+            self._rows_left -= rows
+            if not self._rows_left:
+                self._is_finished = self._closed = True
+                self._run = None
+                if self._loop is not None:
+                    self._loop.close()  # Without a wait, which could be cancelled, and the batch lost.
+        return run if rows == run.num_rows else run.slice(start, rows)
 
     async def schema(self) -> pa.Schema:
         """The schema of the batches. The metadata of the file is read if it has not been yet, and no data."""
@@ -134,6 +148,7 @@ class BatchScan(AsyncClosing):
     async def aclose(self) -> None:
         """End the scan: requests are cancelled, and memory is released. Delivered batches stay readable."""
         self._closed = True
+        self._run = None
         loop, self._loop = self._loop, None
         if loop is not None:
             await loop.aclose()
@@ -290,6 +305,7 @@ def batch_options(
         else bytes_at_least(1, batch_bytes, "batch_bytes", operation="scan", path=path),
         readahead=positive(readahead, "readahead"),
         limit=None if limit is None else at_least(0, limit, "limit", operation="scan", path=path),
+        together=RUN_ROWS,
     )
 
 

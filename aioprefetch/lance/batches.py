@@ -34,11 +34,19 @@ from aioprefetch.filters import (
 )
 from aioprefetch.lance.output import WrappedColumn, fixed_width, merge_dictionaries, rows_without_columns
 from aioprefetch.lance.schema import Field, arrow_schema, check_known, project, with_whole_rows
-from aioprefetch.ranges import Range
-from aioprefetch.row_ranges import RowNumbers
+from aioprefetch.row_ranges import RowNumbers, RowRanges
 from aioprefetch.scheduler.pages import ColumnScheduler, DecodeTask, PageIo, RootDecoder
 
 Finish = Callable[[pa.RecordBatch, int], pa.RecordBatch | None]
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """The rows that match ``expression``, which reads the columns ``names``."""
+
+    expression: pc.Expression
+    names: Sequence[str]
+    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,12 @@ class Projection:
     read_schema: pa.Schema
     schema: pa.Schema
     finish: Finish | None = None
+    row_filter: RowFilter | None = None
+
+
+def chosen_columns(schema: pa.Schema, places: Sequence[int]) -> pa.Schema:
+    """The schema of the columns at some places."""
+    return pa.schema([schema.field(place) for place in places], schema.metadata)
 
 
 def make_projection(
@@ -71,7 +85,7 @@ def make_projection(
     fields = [*fields, *hidden]
     by_name = {field.name: field for field in fields}
     read = wanted if columns is None else tuple(with_whole_rows(field, by_name[field.name]) for field in wanted)
-    finish: Finish | None = partial(_selected, schema) if read != wanted else None
+    finish: Finish | None = partial(selected, schema) if read != wanted else None
     names: list[str] = []
     if expression is not None:
         whole = arrow_schema(fields)
@@ -84,6 +98,7 @@ def make_projection(
     read_schema = arrow_schema(read, metadata)
     if expression is not None:
         check_expression(read_schema, expression, names, path=path)  # A table without rows would not show it.
+        return Projection(read, read_schema, schema, finish, RowFilter(expression, names, path))
     return Projection(read, read_schema, schema, finish)
 
 
@@ -98,10 +113,11 @@ def _matching_rows(
         kept = kept_rows(batch, mask, path=path)
     else:
         kept = filtered(batch, expression, names, path=path)
-    return _selected(schema, kept, first_row) if kept.num_rows else None
+    return selected(schema, kept, first_row) if kept.num_rows else None
 
 
-def _selected(schema: pa.Schema, batch: pa.RecordBatch, _: int) -> pa.RecordBatch:
+def selected(schema: pa.Schema, batch: pa.RecordBatch, _: int) -> pa.RecordBatch:
+    """The columns of the result, of a batch that has those that are read."""
     if not schema.names:
         return rows_without_columns(schema, batch.num_rows)
     columns = [_with_fields(batch.column(place), field.type) for place, field in enumerate(schema)]
@@ -354,24 +370,21 @@ def _renamed(kind: pa.DataType, arrays: Sequence[pa.DictionaryArray]) -> Sequenc
 HOLE_ROWS_MAX = 32
 
 
-def read_through(ranges: Sequence[Range], living: Sequence[Range]) -> tuple[tuple[Range, ...], RowNumbers]:
+def read_through(ranges: RowRanges, living: RowRanges) -> tuple[RowRanges, RowNumbers]:
     """``ranges`` with their small holes closed, and the ascending positions of unwanted rows in the result.
 
     ``living`` are the same rows counted without deleted rows: a gap in them means that a hole has living rows that are
     unwanted, and the hole is kept.
     """
     if len(ranges) == len(living):
-        return tuple(ranges), np.empty(0, np.int64)
-    edges = np.asarray(ranges, np.int64)
-    sizes = edges[:, 1] - edges[:, 0]
-    before = np.cumsum(sizes) - sizes
-    holes = edges[1:, 0] - edges[:-1, 1]
-    ends = np.cumsum([stop - start for start, stop in living])
-    is_edge = np.isin(before[1:], ends)
+        return ranges, np.empty(0, np.int64)
+    before = ranges.positions[:-1]
+    holes = ranges.starts[1:] - ranges.ends[:-1]
+    is_edge = np.isin(before[1:], living.positions)
     closed = (holes <= HOLE_ROWS_MAX) & ~is_edge
     first = np.concatenate(([True], ~closed))
     last = np.concatenate((~closed, [True]))
-    coarse = tuple(zip(edges[first, 0].tolist(), edges[last, 1].tolist(), strict=True))
+    coarse = RowRanges(ranges.starts[first], ranges.ends[last])
     dropped = holes[closed]
     before_hole = np.cumsum(dropped) - dropped
     # The start of a hole: all wanted rows before it, and all rows of the closed holes before it.

@@ -4,8 +4,8 @@ A buffer states its decompressed size. A size that the compressed bytes cannot e
 
 **FSST** has strings as one-byte codes of symbols of 1 to 8 bytes, with one symbol table per page. Code 255 escapes the
 next byte, which belongs to the same value. The codes of many values are decoded at once: escapes are found by the
-parity of runs of 255, and one Arrow ``take`` from a table of 256 symbols and 256 single bytes writes the text without
-the interpreter lock.
+parity of runs of 255, and from a table of 256 symbols and 256 single bytes each code writes a word of 8 bytes where its
+text begins. The next code overwrites the bytes behind the symbol.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ FSST_MAGIC = 0x46535354
 FSST_HEADER_BYTES = 8
 SYMBOL_BYTES_MAX = 8
 ESCAPE = 255
-# The number of codes of one take, at most 128 KiB of text. Larger takes are hardly faster and keep more memory.
-CODES_PER_TAKE = 1 << 14
+# The number of codes that are expanded together, to at most 128 KiB of text: their positions stay in the CPU's cache.
+CODES_AT_ONCE = 1 << 14
 
 
 def decode_fsst(
@@ -130,7 +130,7 @@ def decode_fsst(
     codes: memoryview | Bytes,
     offsets: npt.NDArray[np.integer],
     *,
-    codes_per_take: int = CODES_PER_TAKE,
+    codes_at_once: int = CODES_AT_ONCE,
 ) -> tuple[Bytes, Offsets]:
     """Expand the values ``codes[offsets[i]:offsets[i + 1]]``.
 
@@ -145,18 +145,17 @@ def decode_fsst(
         Bytes that hold the coded values, uint8.
     offsets
         ``n + 1`` positions in ``codes``; bytes before the first and after the last position are ignored.
-    codes_per_take
+    codes_at_once
         The number of codes that are expanded at once.
     """
     data = np.frombuffer(codes, np.uint8) if isinstance(codes, memoryview) else codes
     bounds = _checked_offsets(offsets, data.size)
     data = data[bounds[0] : bounds[-1]]
     bounds = bounds - bounds[0]
-    table, symbols = _symbols(symbol_table)
-    if table is None:  # The text is stored without compression.
+    words, lengths = _symbols(symbol_table)
+    if not words.size:  # The text is stored without compression.
         return data, bounds
-    indices, new_bounds = _indices(data, bounds, symbols)
-    return _expand(table, indices, new_bounds, codes_per_take)
+    return _expand(words, lengths, *_indices(data, bounds), codes_at_once)
 
 
 def _checked_offsets(offsets: npt.NDArray[np.integer], size: int) -> Offsets:
@@ -168,8 +167,8 @@ def _checked_offsets(offsets: npt.NDArray[np.integer], size: int) -> Offsets:
     return bounds
 
 
-def _symbols(stored: bytes) -> tuple[pa.Array | None, int]:
-    """The table of 256 symbols and 256 single bytes, and the number of symbols; no table for plain text."""
+def _symbols(stored: bytes) -> tuple[npt.NDArray[np.uint64], Bytes]:
+    """The table of 256 symbols and 256 single bytes, as words and lengths; empty for plain text."""
     if len(stored) < FSST_HEADER_BYTES:
         raise _bad_text(f"an FSST symbol table of {len(stored)} bytes")
     header = int.from_bytes(stored[:FSST_HEADER_BYTES], "little")
@@ -177,38 +176,28 @@ def _symbols(stored: bytes) -> tuple[pa.Array | None, int]:
         raise _bad_text("an FSST symbol table without its magic number")
     count = header & 0xFF
     if not header >> 24 & 1:
-        return None, count
+        return np.zeros(0, np.uint64), np.zeros(0, np.uint8)
     if len(stored) < FSST_HEADER_BYTES + count * (SYMBOL_BYTES_MAX + 1):
         raise _bad_text(f"an FSST symbol table of {len(stored)} bytes cannot hold {count} symbols")
-    symbols_end = FSST_HEADER_BYTES + count * SYMBOL_BYTES_MAX
-    symbols = np.frombuffer(stored, np.uint8, count * SYMBOL_BYTES_MAX, FSST_HEADER_BYTES).reshape(
-        count, SYMBOL_BYTES_MAX
-    )
-    lengths = np.frombuffer(stored, np.uint8, count, symbols_end)
-    if count and not 1 <= int(lengths.min()) <= int(lengths.max()) <= SYMBOL_BYTES_MAX:
+    words, lengths = np.arange(-256, 256).astype(np.uint64), np.ones(512, np.uint8)
+    lengths[count:256] = 0  # No such symbol.
+    words[:count] = np.frombuffer(stored, "<u8", count, FSST_HEADER_BYTES)
+    lengths[:count] = np.frombuffer(stored, np.uint8, count, FSST_HEADER_BYTES + count * SYMBOL_BYTES_MAX)
+    if count and not 1 <= int(lengths[:count].min()) <= int(lengths[:count].max()) <= SYMBOL_BYTES_MAX:
         raise _bad_text("an FSST symbol that is not 1 to 8 bytes long")
-    text = symbols[np.arange(SYMBOL_BYTES_MAX) < lengths[:, None]]
-    ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int32), np.zeros(256 - count, np.int32)]).astype(np.int32)
-    ends[count + 1 :] = ends[count]
-    starts = np.concatenate([ends, ends[-1] + np.arange(1, 257, dtype=np.int32)]).astype(np.int32)
-    values = np.concatenate([text, np.arange(256, dtype=np.uint8)])
-    return pa.Array.from_buffers(pa.binary(), 512, [None, pa.py_buffer(starts), pa.py_buffer(values)]), count
+    return words, lengths
 
 
-def _indices(codes: Bytes, bounds: Offsets, symbols: int) -> tuple[npt.NDArray[np.uint16], Offsets]:
+def _indices(codes: Bytes, bounds: Offsets) -> tuple[Bytes | npt.NDArray[np.uint16], Offsets]:
     """Indices into the table of 512, with escapes resolved, and the start of each value among them."""
-    indices = codes.astype(np.uint16)
     escapes = _escapes(codes)
-    if escapes.size:
-        if escapes[-1] + 1 == codes.size or _any_ends_in(escapes, bounds):
-            raise _bad_text("an FSST escape at the end of a value")
-        indices[escapes + 1] += 256
-        indices = np.delete(indices, escapes)
-        bounds = bounds - np.searchsorted(escapes, bounds)
-    # Unsigned: numbers below ``symbols`` wrap around to large numbers.
-    if symbols < 256 and bool(np.any(indices - np.uint16(symbols) < np.uint16(256 - symbols))):
-        raise _bad_text(f"an FSST code beyond the {symbols} symbols")
-    return indices, bounds
+    if not escapes.size:
+        return codes, bounds
+    if escapes[-1] + 1 == codes.size or _any_ends_in(escapes, bounds):
+        raise _bad_text("an FSST escape at the end of a value")
+    indices = codes.astype(np.uint16)
+    indices[escapes + 1] += 256
+    return np.delete(indices, escapes), bounds - np.searchsorted(escapes, bounds)
 
 
 def _escapes(codes: Bytes) -> npt.NDArray[np.int64]:
@@ -232,22 +221,29 @@ def _any_ends_in(escapes: npt.NDArray[np.int64], bounds: Offsets) -> bool:
 
 
 def _expand(
-    table: pa.Array, indices: npt.NDArray[np.uint16], bounds: Offsets, codes_per_take: int
+    words: npt.NDArray[np.uint64],
+    lengths: Bytes,
+    indices: Bytes | npt.NDArray[np.uint16],
+    bounds: Offsets,
+    codes_at_once: int,
 ) -> tuple[Bytes, Offsets]:
-    texts: list[Bytes] = []
-    new_bounds = np.zeros(bounds.size, np.int64)
+    sizes = lengths.take(indices)
+    if not sizes.all():
+        raise _bad_text(f"an FSST code beyond the {np.count_nonzero(lengths[:256])} symbols")
+    size_bytes = int(sizes.sum(dtype=np.int64))
+    text = np.empty(size_bytes + SYMBOL_BYTES_MAX, np.uint8)
+    places = np.ndarray((size_bytes + 1,), "<u8", text, strides=(1,))  # A word at every byte.
+    new_bounds = np.full(bounds.size, size_bytes, np.int64)
     written = first = 0
-    for start in range(0, indices.size, codes_per_take):
-        part = indices[start : start + codes_per_take]
-        taken = table.take(pa.Array.from_buffers(pa.uint16(), part.size, [None, pa.py_buffer(part)]))
-        ends = np.frombuffer(taken.buffers()[1], np.int32, part.size + 1)
-        last = int(np.searchsorted(bounds, start + part.size, side="right"))
-        new_bounds[first:last] = written + ends[bounds[first:last] - start]
-        first = last
-        texts.append(np.frombuffer(taken.buffers()[2], np.uint8, int(ends[-1])))
-        written += int(ends[-1])
-    text = texts[0] if len(texts) == 1 else np.concatenate(texts) if texts else np.zeros(0, np.uint8)
-    return text, new_bounds
+    for start in range(0, indices.size, codes_at_once):
+        part = slice(start, start + codes_at_once)
+        ends = written + np.cumsum(sizes[part], dtype=np.int64)
+        starts = ends - sizes[part]
+        places[starts] = words.take(indices[part])  # In this order, so that the text of every code is whole.
+        last = int(np.searchsorted(bounds, start + ends.size))
+        new_bounds[first:last] = starts[bounds[first:last] - start]
+        first, written = last, int(ends[-1])
+    return text[:size_bytes], new_bounds
 
 
 def _bad_text(message: str) -> UntrustedMetadata:

@@ -7,7 +7,6 @@ were added after a fragment was written are null in it, without any I/O.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,13 +37,12 @@ from aioprefetch.lance.parts import (
     TablePart,
     TableScan,
     TakeOptions,
-    prepared_scan,
-    read_columns,
-    row_bytes,
+    file_columns,
     scan_request,
 )
 from aioprefetch.lance.physical.protocols import check_nulls
-from aioprefetch.lance.schema import Field, arrow_schema, walk
+from aioprefetch.lance.prepared import prepared_scan
+from aioprefetch.lance.schema import Field, arrow_schema, needed_columns, walk
 from aioprefetch.lance.versions import (
     DatasetVersion,
     WantedVersion,
@@ -55,7 +53,6 @@ from aioprefetch.lance.versions import (
 )
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
-from aioprefetch.ranges import Range, total_length
 from aioprefetch.row_ranges import RowNumbers, RowRanges
 from aioprefetch.runtime.callers import entering
 from aioprefetch.runtime.runtime import Runtime
@@ -295,23 +292,19 @@ class WantedFragment:
 
     rank: int
     fragment: Fragment
-    ranges: tuple[Range, ...]
+    ranges: RowRanges
 
 
 def wanted_fragments(
-    fragments: Sequence[Fragment], living_rows: Sequence[int], ranges: Sequence[Range]
+    fragments: Sequence[Fragment], living_rows: Sequence[int], ranges: RowRanges
 ) -> list[WantedFragment]:
-    """The fragments with rows of ``ranges`` (sorted, disjoint, over the whole dataset), each with its share."""
-    starts, stops = [pair[0] for pair in ranges], [pair[1] for pair in ranges]
+    """The fragments with rows of ``ranges``, over the whole dataset, each with its share."""
     wanted: list[WantedFragment] = []
     base = 0
     for rank, (fragment, rows) in enumerate(zip(fragments, living_rows, strict=True)):
         end = base + rows
-        share = tuple(
-            (max(start, base) - base, min(stop, end) - base)
-            for start, stop in ranges[bisect_right(stops, base) : bisect_left(starts, end)]
-        )
-        if share:
+        share = ranges.within(base, end)
+        if share.rows:
             wanted.append(WantedFragment(rank, fragment, share))
         base = end
     return wanted
@@ -359,25 +352,31 @@ async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequ
     ranges, dropped = await open_files.run(
         lambda: read_through(physical_ranges(wanted.ranges, deleted), wanted.ranges), rows=len(deleted)
     )
-    columns: list[FileColumns] = []
+    within: dict[int, Field] = {}
     for index, file in zip(files, opened, strict=True):
-        positions = [position for position, home in enumerate(homes) if home == index]
-        within = [placed(fields[position], fragment.files[index].columns, file) for position in positions]
-        pairs = await read_columns(file, within, ranges)
-        columns.append(FileColumns(file, dict(zip(positions, pairs, strict=True)), row_bytes(file, within)))
-    read_rows = total_length(ranges)
-    computed: dict[int, Column] = {
-        position: (ColumnWithoutReads(read_rows), _computed(fields[position], fragment, ranges))
-        for position, home in enumerate(homes)
-        if home is None
-    }
-    return TablePart(wanted.rank, read_rows - len(dropped), columns, computed, dropped)
+        own = [position for position, home in enumerate(homes) if home == index]
+        within |= {position: placed(fields[position], fragment.files[index].columns, file) for position in own}
+        await file.load_columns(needed_columns([within[position] for position in own], file.version))
+
+    async def make(places: Sequence[int], ranges: RowRanges) -> tuple[list[FileColumns], dict[int, Column]]:
+        columns: list[FileColumns] = []
+        for index, file in zip(files, opened, strict=True):
+            if own := [place for place in places if homes[place] == index]:
+                columns.append(await file_columns(file, [within[place] for place in own], own, ranges))
+        computed: dict[int, Column] = {
+            place: (ColumnWithoutReads(ranges.rows), _computed(fields[place], fragment, ranges))
+            for place in places
+            if homes[place] is None
+        }
+        return columns, computed
+
+    return TablePart(wanted.rank, ranges, make, dropped)
 
 
-def _computed(field: Field, fragment: Fragment, ranges: Sequence[Range]) -> FieldDecoder[None]:
+def _computed(field: Field, fragment: Fragment, ranges: RowRanges) -> FieldDecoder[None]:
     """The decoder of a field without a file."""
     if field in ROW_FIELDS:
-        return RowNumbersField(field, fragment, RowRanges.of(ranges))
+        return RowNumbersField(field, fragment, ranges)
     return MissingField(field.arrow.type)
 
 

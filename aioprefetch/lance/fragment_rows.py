@@ -14,7 +14,6 @@ holes or a bitmap, or a list.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,7 +28,6 @@ from aioprefetch.lance.physical.protocols import check_size
 from aioprefetch.lance.schema import Field
 from aioprefetch.lance.wire import FieldRule, MessageTable, ParsedMessage, message, parse, uint
 from aioprefetch.operator.operator import Operator
-from aioprefetch.ranges import Range
 from aioprefetch.row_ranges import RowNumbers, RowRanges, runs
 
 _COOKIE, _COOKIE_WITH_RUNS = 12346, 12347
@@ -156,24 +154,20 @@ def parse_arrow(data: bytes, *, path: str = "") -> RowNumbers:
         raise UntrustedMetadata(f"the file of deleted rows is damaged: {error}", path=path) from error
 
 
-def physical_ranges(living: Sequence[Range], deleted: RowNumbers) -> tuple[Range, ...]:
-    """Ranges of living rows (counted without deleted rows) as ranges of physical rows. Both are sorted and disjoint."""
-    if not deleted.size or not living:
-        return tuple(living)
+def physical_ranges(living: RowRanges, deleted: RowNumbers) -> RowRanges:
+    """Ranges of living rows (counted without deleted rows) as ranges of physical rows."""
+    if not deleted.size or not living.rows:
+        return living
     before = deleted - np.arange(len(deleted))  # The number of living rows before each deleted row.
-    edges = np.asarray(living, np.int64)
-    starts = edges[:, 0] + np.searchsorted(before, edges[:, 0], "right")
-    stops = edges[:, 1] + np.searchsorted(before, edges[:, 1] - 1, "right")
-    holes = np.asarray(runs(deleted), np.int64)
-    first = np.searchsorted(holes[:, 0], starts, "left")
-    last = np.searchsorted(holes[:, 0], stops, "left")
-    places: list[Range] = []
-    for start, stop, low, high in zip(starts.tolist(), stops.tolist(), first.tolist(), last.tolist(), strict=True):
-        for hole_start, hole_stop in holes[low:high].tolist():
-            places.append((start, hole_start))
-            start = hole_stop
-        places.append((start, stop))
-    return tuple(places)
+    starts = living.starts + np.searchsorted(before, living.starts, "right")
+    stops = living.ends + np.searchsorted(before, living.ends - 1, "right")
+    holes = runs(deleted)
+    # A range begins and ends with a living row, so a hole that begins within it lies within it.
+    owners = np.searchsorted(starts, holes.starts, "right") - 1
+    inside = (owners >= 0) & (holes.starts < stops[owners])
+    return RowRanges(
+        np.sort(np.concatenate((starts, holes.ends[inside]))), np.sort(np.concatenate((holes.starts[inside], stops)))
+    )
 
 
 # --- row numbers ------------------------------------------------------------------------------------------------------

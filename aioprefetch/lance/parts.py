@@ -6,11 +6,12 @@ The arguments of a scan are checked here before any I/O.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from aioprefetch.computed_columns import ComputedColumns, asked_columns
@@ -20,10 +21,9 @@ from aioprefetch.lance import logical, structural
 from aioprefetch.lance.batches import (
     FilteredColumn,
     FilteredRoot,
+    Finish,
     KeptRows,
     Projection,
-    ReorderedColumn,
-    ReorderedRoot,
     make_projection,
 )
 from aioprefetch.lance.footer import LanceFile
@@ -31,10 +31,10 @@ from aioprefetch.lance.output import FieldDecoder, RecordRoot, WrappedColumn
 from aioprefetch.lance.schema import Field, needed_columns, with_descriptions
 from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import ByteCount, Range
-from aioprefetch.row_ranges import RowNumbers, RowSelection, row_numbers, select_rows
+from aioprefetch.row_ranges import RowNumbers, RowRanges, RowSelection, row_numbers, select_rows
 from aioprefetch.scan import Prepare, column_names, io_options, row_range
 from aioprefetch.scheduler.io_service import IoService, ScannedFile
-from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PreparedScan, RootDecoder, ScanPart
+from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, RootDecoder, ScanPart
 from aioprefetch.verbs.arguments import Arguments
 
 # The number of fields that are built before the event loop runs again: some milliseconds of work.
@@ -44,6 +44,8 @@ _FIELDS_IN_A_ROW = 32
 Blobs: TypeAlias = Literal["bytes", "descriptions"]
 
 Column = tuple[ColumnScheduler[Any], FieldDecoder[Any]]
+# The columns of files, and those that no file holds, by their places in the schema.
+MakeColumns: TypeAlias = "Callable[[Sequence[int], RowRanges], Awaitable[tuple[list[FileColumns], dict[int, Column]]]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,39 +59,53 @@ class FileColumns:
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """One file or fragment with ``rows`` wanted rows.
+    """One file or fragment. Its wanted rows are ``ranges`` without those at the positions ``dropped`` among them.
 
     Files of one fragment share their ``rank``, since they are needed together.
 
-    ``computed`` are the columns that no file holds. ``dropped`` are the positions, among the read rows, of rows that
-    are not wanted. ``on_close`` is called after its last row.
+    ``make`` gives the columns at some places of the schema, for some ranges of rows. ``on_close`` is called after the
+    last row.
     """
 
     rank: int
-    rows: int
-    files: Sequence[FileColumns]
-    computed: dict[int, Column] = field(default_factory=dict)
-    dropped: RowNumbers | None = None
+    ranges: RowRanges
+    make: MakeColumns
+    dropped: RowNumbers = field(default_factory=lambda: np.empty(0, np.int64))
     on_close: Callable[[], None] = lambda: None
 
-    def bind(self, service: IoService, projection: Projection) -> ScanPart:
-        """The part for the two loops, each column bound to the I/O of its file."""
-        schema = projection.read_schema
-        bound: dict[int, ColumnScheduler[Any]] = {index: column for index, (column, _) in self.computed.items()}
-        decoders = {index: decoder for index, (_, decoder) in self.computed.items()}
+    @property
+    def rows(self) -> int:
+        """The number of wanted rows."""
+        return self.ranges.rows - len(self.dropped)
+
+    def rows_at(self, positions: RowNumbers) -> RowNumbers:
+        """The numbers of the rows at ascending positions among the wanted ones."""
+        before = self.dropped - np.arange(len(self.dropped))
+        positions = positions + np.searchsorted(before, positions, "right")
+        owners = np.searchsorted(self.ranges.positions, positions, "right") - 1
+        rows: RowNumbers = self.ranges.starts[owners] + positions - self.ranges.positions[owners]
+        return rows
+
+    async def bind(
+        self, service: IoService, schema: pa.Schema, places: Sequence[int], finish: Finish | None = None
+    ) -> ScanPart:
+        """The columns at ``places``, with their ``schema``, for the two loops, each bound to the I/O of its file."""
+        files, computed = await self.make(places, self.ranges)
+        bound: dict[int, ColumnScheduler[Any]] = {index: column for index, (column, _) in computed.items()}
+        decoders = {index: decoder for index, (_, decoder) in computed.items()}
         io: PageIo | None = None
-        for file in self.files:
+        for file in files:
             io = ScannedFile(service, file.file.pinned, rank=self.rank)
             for index, (column, decoder) in file.columns.items():
                 bound[index], decoders[index] = BoundColumn(column, io), decoder
         columns = [bound[index] for index in sorted(bound)]
         ordered = [decoders[index] for index in sorted(bound)]
-        root: RootDecoder[Any] = RecordRoot(schema, ordered, self.on_close, sum(file.row_bytes for file in self.files))
-        if self.dropped is not None and self.dropped.size:
+        root: RootDecoder[Any] = RecordRoot(schema, ordered, self.on_close, sum(file.row_bytes for file in files))
+        if self.dropped.size:
             kept = KeptRows(self.dropped)
             columns = [FilteredColumn(column, kept) for column in columns]
             root = FilteredRoot(root, schema, kept)
-        return ScanPart(columns, root, io or NoIo(), self.rows, projection.finish)
+        return ScanPart(columns, root, io or NoIo(), self.rows, finish)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +147,7 @@ class NoIo:
         raise NotImplementedError
 
 
-async def read_columns(file: LanceFile, fields: Sequence[Field], ranges: Sequence[Range]) -> list[Column]:
+async def read_columns(file: LanceFile, fields: Sequence[Field], ranges: RowRanges) -> list[Column]:
     """The schedulers and decoders of fields of a file for row ranges. Loads their metadata first.
 
     Other tasks run in between, since the metadata of a thousand columns takes a while to parse.
@@ -146,47 +162,18 @@ async def read_columns(file: LanceFile, fields: Sequence[Field], ranges: Sequenc
     return columns
 
 
-async def file_table(file: LanceFile, fields: Sequence[Field], ranges: Sequence[Range]) -> FileColumns:
-    """The scan of ``fields`` of a file. Loads their metadata."""
-    return FileColumns(file, dict(enumerate(await read_columns(file, fields, ranges))), row_bytes(file, fields))
+async def file_columns(
+    file: LanceFile, fields: Sequence[Field], places: Sequence[int], ranges: RowRanges
+) -> FileColumns:
+    """The columns of ``fields`` of a file, which stand at ``places`` of the schema. Loads their metadata."""
+    columns = await read_columns(file, fields, ranges)
+    return FileColumns(file, dict(zip(places, columns, strict=True)), row_bytes(file, fields))
 
 
 def row_bytes(file: LanceFile, fields: Sequence[Field]) -> float:
     """The mean size of a row of fields in a file, whose metadata are loaded."""
     pages = (page for index in needed_columns(fields, file.version) for page in file.column(index).pages)
     return sum(end - start for page in pages for start, end in page.buffers) / max(file.rows, 1)
-
-
-async def prepared_scan(table: TableScan, request: ScanRequest, operator: Operator) -> PreparedScan:
-    """The parts of a table, bound to an I/O service on the current event loop."""
-    service = request.service(operator, table)
-    if table.order is not None and table.rows:
-        return PreparedScan(table.projection.schema, [await _reordered(table, service)], service)
-    return PreparedScan(table.projection.schema, _scan_parts(table, service), service, request.is_ordered)
-
-
-async def _scan_parts(table: TableScan, service: IoService) -> AsyncIterator[ScanPart]:
-    async with aclosing(table.parts()) as parts:
-        async for part in parts:
-            yield part.bind(service, table.projection)
-
-
-async def _reordered(table: TableScan, service: IoService) -> ScanPart:
-    """All parts as one part, with rows in the requested order."""
-    assert table.order is not None
-    rows, schema = len(table.order), table.projection.read_schema
-    columns: list[list[ColumnScheduler[Any]]] = [[] for _ in schema.names]
-    roots: list[tuple[RootDecoder[Any], int]] = []
-    async with aclosing(table.parts()) as parts:
-        async for unbound in parts:
-            unbound.on_close()  # All parts are open at once: release their places, or the next part would wait.
-            part = replace(unbound, on_close=lambda: None).bind(service, table.projection)
-            roots.append((part.root, part.rows))
-            for index, column in enumerate(part.columns):
-                columns[index].append(column)
-    reordered = [ReorderedColumn(column, table.rows, rows) for column in columns]
-    root = ReorderedRoot(roots, schema, table.rows, table.order)
-    return ScanPart(reordered, root, NoIo(), rows, table.projection.finish)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +190,7 @@ class ScanRequest:
     filters: Filters
     blobs: Blobs
     limits: dict[str, int]
+    limit: int | None = None
     is_ordered: bool = True
     computed: ComputedColumns | None = None
 
@@ -272,6 +260,7 @@ def scan_request(
         filters=checked,
         blobs=blobs,
         limits=limits,
+        limit=limit,
         is_ordered=Arguments("scan", path).flag("ordered", ordered),
         computed=computed,
     )

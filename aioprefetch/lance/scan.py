@@ -19,19 +19,21 @@ from aioprefetch.lance.footer import LanceFile, open_file
 from aioprefetch.lance.output import WrappedColumn
 from aioprefetch.lance.parts import (
     Blobs,
+    Column,
     FileColumns,
     ScanOptions,
     ScanRequest,
     TablePart,
     TableScan,
-    file_table,
-    prepared_scan,
+    file_columns,
     scan_request,
 )
+from aioprefetch.lance.prepared import prepared_scan
 from aioprefetch.lance.versions import ABSENT, WantedVersion, latest_version, wanted_version
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import ByteCount, Range
+from aioprefetch.row_ranges import RowRanges
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
 from aioprefetch.scheduler.io_queue import plan_requests
@@ -88,7 +90,8 @@ def scan(
     filters
         As in pyarrow: ``[(column, operator, value), ...]``, lists of these, or an Expression. Columns that only the
         filters need are read, and left out of the result. They keep or drop rows that ``rows`` or ``take``
-        name, which count all rows of the table; their order stays. No page is left out: all wanted rows are read.
+        name, which count all rows of the table; their order stays. Their columns are read first, of all these rows;
+        the others are read near rows that match, unless ``take`` has an order of its own.
     limit
         The first rows that match, and no more: then requests end. With 0 no data is requested.
     ordered
@@ -201,9 +204,13 @@ def file_scan(file: LanceFile, request: ScanRequest) -> TableScan:
     projection = request.project(file.fields, file.schema.metadata, file.path)
     selection = request.select(file.rows, file.path)
 
+    async def make(places: Sequence[int], ranges: RowRanges) -> tuple[list[FileColumns], dict[int, Column]]:
+        fields = [projection.fields[place] for place in places]
+        return [await file_columns(file, fields, places, ranges)], {}
+
     async def parts() -> AsyncGenerator[TablePart, None]:
         if selection.rows:
-            yield TablePart(0, selection.rows, [await file_table(file, projection.fields, selection.ranges)])
+            yield TablePart(0, selection.ranges, make)
 
     wanted_bytes = file.size * selection.rows // max(file.rows, 1)
     return TableScan(projection, selection.rows, selection.order, parts, wanted_bytes)
@@ -395,7 +402,9 @@ async def plan(
         service = request.service(operator, table)
         async with aclosing(table.parts()) as parts:
             async for part in parts:
-                files += [_file_plan(part, file, table.projection.read_schema.names, service) for file in part.files]
+                names = table.projection.read_schema.names
+                read, _ = await part.make(range(len(names)), part.ranges)
+                files += [_file_plan(part, file, names, service) for file in read]
                 part.on_close()
     except Error as error:
         error.add_context(operation="plan", path=path)

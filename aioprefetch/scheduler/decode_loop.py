@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 BATCH_BYTES_MAX = 64 << 20
 BATCH_SHARE = 16
 
+# Of small batches about this much is decoded at once, as far as it has arrived, and the batches are slices of it: to
+# decode a hundred rows costs as much as ten thousand.
+RUN_ROWS = 16_384
+RUN_BYTES = 4 << 20
+
 # How many batches there may be at once: the consumer's, and the batches decoded ahead of it.
 READAHEAD_BATCHES = 4
 
@@ -51,13 +56,15 @@ SHORT_BATCH_SECONDS = 1.0
 class BatchOptions:
     """How a scan cuts its rows: at most ``rows`` rows and about ``bytes`` bytes of Arrow memory a batch.
 
-    ``bytes`` is ``None`` for as many as the memory of the operator allows. After ``limit`` rows the scan is over.
+    Of batches with fewer rows than ``together`` the loops give runs with about so many, for the scan to cut. ``bytes``
+    is ``None`` for as many as the memory of the operator allows. After ``limit`` rows the scan is over.
     """
 
     rows: int
     bytes: int | None = None
     readahead: int = READAHEAD_BATCHES
     limit: int | None = None
+    together: int = 0
 
 
 @dataclass(slots=True)
@@ -87,12 +94,15 @@ class DecodeLoop:
         self._progress: asyncio.Future[None] | None = None
         self._threads = asyncio.Semaphore(DECODES_MAX)
         self._works: list[Work] = []
+        self._running = 0
+        self._stopped: asyncio.Future[None] | None = None
         self._still_decoding: list[asyncio.Future[pa.RecordBatch | None]] = []
 
     def start(self) -> None:
         """Start scheduling and decoding in the background."""
         self._scan.service.on_progress = lambda: resolve(self._progress)
         spawn = self._runtime.supervisor.spawn
+        self._running = 2
         scheduling = schedule_parts(self._scan.parts, self._pages)
         self._works.append(spawn(scheduling, name="scheduling loop", on_end=self._broken_off))
         self._works.append(spawn(self._pump(), name="decode loop", on_end=self._broken_off))
@@ -130,8 +140,11 @@ class DecodeLoop:
             self._put_down()
 
     async def aclose(self) -> None:
-        """``close``, and wait for the batches that threads are at: they may still read pages."""
+        """``close``, and wait for both loops, and for the batches that threads are at: they may still read pages."""
         self.close()
+        while self._running:
+            self._stopped = self._runtime.loop.create_future()
+            await self._stopped
         if self._still_decoding:
             await asyncio.wait(tuple(self._still_decoding))
 
@@ -214,9 +227,19 @@ class DecodeLoop:
                 self._accept(line)
                 scheduled = line.rows
             rows = await self._loaded(part.root, rows)
-            rows = part.root.fitting_rows(rows, self._batch_bytes)
+            rows = self._run(part, rows, drained, scheduled)
             self._decode(part.root.drain(rows), drained)
             drained += rows
+
+    def _run(self, part: ScanPart, rows: int, drained: int, scheduled: int) -> int:
+        """The rows to decode of ``rows`` loaded ones: those that fit, or the loaded ones of a run of small batches."""
+        asked, together, run = self._options.rows, self._options.together, 0
+        if rows == asked < together:
+            run = part.root.loaded_rows(min(together, scheduled - drained))
+            run = part.root.fitting_rows(run, min(RUN_BYTES, self._batch_bytes))
+            if drained + run < part.rows:
+                run -= run % asked
+        return max(run, part.root.fitting_rows(rows, self._batch_bytes))
 
     def _accept(self, line: ScanLine[Any]) -> None:
         assert self._part is not None
@@ -279,6 +302,8 @@ class DecodeLoop:
 
     def _broken_off(self) -> None:
         """A loop has ended: by itself, after it reported so, or because the operator was closed."""
+        self._running -= 1
+        resolve(self._stopped)
         if self._runtime.supervisor.closed:
             self._pages.end()
             self._end(self._closed("the operator was closed"))

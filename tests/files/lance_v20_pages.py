@@ -15,6 +15,7 @@ from aioprefetch.lance.footer import LanceFile, open_file
 from aioprefetch.lance.logical import make_field
 from aioprefetch.lance.output import RecordRoot
 from aioprefetch.ranges import Range
+from aioprefetch.row_ranges import RowRanges
 from aioprefetch.scheduler.pages import DecodeTask
 from aioprefetch.scheduler.scheduling_loop import scan_lines
 
@@ -123,7 +124,7 @@ def start_scan(
     ``make`` builds the scheduler and the decoder of a field, by default those of version 2.0.
     """
     fields = [field for field in file.fields if columns is None or field.name in columns]
-    pairs = [make(file, field, ranges) for field in fields]
+    pairs = [make(file, field, RowRanges.of(ranges)) for field in fields]
     root = RecordRoot(pa.schema([field.arrow for field in fields]), [decoder for _, decoder in pairs])
     rows = sum(end - start for start, end in ranges)
     for line in scan_lines([scheduler for scheduler, _ in pairs], io, rows):

@@ -14,7 +14,7 @@ import pytest
 from aioprefetch.errors import Closed, ConfigInvalid, InvalidType, NotFound, UntrustedMetadata, WrongLoop
 from aioprefetch.operator.operator import Operator
 from aioprefetch.scan import BatchScan, batch_options
-from aioprefetch.scheduler.decode_loop import BatchOptions
+from aioprefetch.scheduler.decode_loop import RUN_ROWS, BatchOptions
 from aioprefetch.scheduler.pages import PreparedScan
 from aioprefetch.services.memory import Memory
 from aioprefetch.sync import run
@@ -250,7 +250,7 @@ def test_an_arrow_reader_refuses_to_wait_for_itself() -> None:
 
 
 def test_options_are_checked() -> None:
-    assert batch_options(5, None, path="k") == BatchOptions(5)
+    assert batch_options(5, None, path="k") == BatchOptions(5, together=RUN_ROWS)
     with pytest.raises(ConfigInvalid, match="batch_rows"):
         batch_options(0, None, path="k")
     with pytest.raises(ConfigInvalid, match="batch_bytes"):

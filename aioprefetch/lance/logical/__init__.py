@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
@@ -10,7 +9,6 @@ from aioprefetch.lance.logical.fields import ColumnPages, LogicalField, Primitiv
 from aioprefetch.lance.logical.nested import ListField, StructField, TopDecoder, TopScheduler
 from aioprefetch.lance.output import blamed_on
 from aioprefetch.lance.physical import encodings as enc
-from aioprefetch.ranges import Range
 from aioprefetch.row_ranges import RowRanges
 from aioprefetch.scheduler.pages import ColumnScheduler
 
@@ -20,17 +18,15 @@ if TYPE_CHECKING:
     from aioprefetch.lance.schema import Field
 
 
-def make_field(
-    file: LanceFile, field: Field, ranges: Sequence[Range]
-) -> tuple[ColumnScheduler[Any], FieldDecoder[Any]]:
+def make_field(file: LanceFile, field: Field, ranges: RowRanges) -> tuple[ColumnScheduler[Any], FieldDecoder[Any]]:
     """The scheduler and the decoder of a top-level field of a version 2.0 file. Its columns must be loaded.
 
-    ``ranges`` are the wanted rows of the file, sorted and disjoint. Rows of the scan count the wanted rows from 0.
+    ``ranges`` are the wanted rows of the file. Rows of the scan count the wanted rows from 0.
     ``UntrustedMetadata`` if columns and schema contradict each other, ``Unsupported`` if the field cannot be decoded.
     """
     with blamed_on(field.name, file.path):
         plan = logical_field(file, field)
-        scheduler = plan.scheduler(RowRanges.of(ranges), lambda position: position)
+        scheduler = plan.scheduler(ranges, lambda position: position)
     return TopScheduler(scheduler, field.name, file.path), TopDecoder(plan, field.name, file.path)
 
 

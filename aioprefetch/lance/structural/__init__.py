@@ -6,26 +6,22 @@ structs, and lists, structs and maps of them at any depth. Anything else raises 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from aioprefetch.errors import Unsupported
 from aioprefetch.lance.footer import LanceFile
 from aioprefetch.lance.schema import Field
 from aioprefetch.lance.structural.assembly import CONCATENATED, leaves
 from aioprefetch.lance.structural.column import LeafColumn, StructuralColumn, StructuralField
 from aioprefetch.lance.structural.layouts import parse_layout
-from aioprefetch.ranges import Range
 from aioprefetch.row_ranges import RowRanges
 
 __all__ = ["CONCATENATED", "make_field", "parse_layout"]
 
 
-def make_field(file: LanceFile, field: Field, ranges: Sequence[Range]) -> tuple[StructuralColumn, StructuralField]:
-    """The scheduler and the decoder of a top-level field, for ``ranges`` of the file's rows (sorted, disjoint).
+def make_field(file: LanceFile, field: Field, wanted: RowRanges) -> tuple[StructuralColumn, StructuralField]:
+    """The scheduler and the decoder of a top-level field, for the ``wanted`` rows of the file.
 
     The metadata of the field's columns must be loaded. ``Unsupported`` names a part that cannot be decoded.
     """
-    wanted = RowRanges.of(ranges)
     columns: list[LeafColumn] = []
     for index, leaf in enumerate(leaves(field)):
         if leaf.is_blob:

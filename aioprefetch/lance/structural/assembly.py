@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from aioprefetch.errors import Unsupported
+from aioprefetch.lance.compression import decode_fsst
 from aioprefetch.lance.output import AnyPage, arrow_buffer, assemble, dictionary, null_bits, offset_bytes
 from aioprefetch.lance.physical.protocols import (
     PageRows,
@@ -100,14 +101,14 @@ class StringBuilder:
 
 
 def as_texts(values: Values) -> Texts:
-    """The values of a text column, with dictionary codes expanded. ``UntrustedMetadata`` for numbers."""
+    """The values of a text column, with all codes expanded. ``UntrustedMetadata`` for numbers."""
     if isinstance(values, Coded):
         values = expand(values)
     if isinstance(values, Nulls):
         return Texts(np.zeros(0, np.uint8), np.zeros(values.count + 1, np.int64))
     if not isinstance(values, Texts):
         raise damaged("a page of texts holds values of a fixed width")
-    return values
+    return Texts(*decode_fsst(values.symbols, values.data, values.offsets)) if values.symbols else values
 
 
 class LeafRows(PhysicalPageDecoder):

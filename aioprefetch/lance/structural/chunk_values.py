@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
-from aioprefetch.lance.compression import decode_fsst, decompress_within
+from aioprefetch.lance.compression import decompress_within
 from aioprefetch.lance.structural.layouts import (
     ByteStreamSplit,
     Encoding,
@@ -226,13 +226,14 @@ def decode(encoding: Encoding, buffers: Sequence[ChunkBuffer], counts: Positions
             return _variable(buffers[0], offset_bits // 8, counts)
         case Fsst(table, inner):
             texts = _variable(buffers[0], inner.offset_bits // 8, counts)
-            return Texts(*decode_fsst(table, texts.data, texts.offsets))
+            return Texts(texts.data, texts.offsets, table)
         case FixedSizeListCompression():
             return _fixed_lists(encoding, buffers, counts)
         case PackedStruct(bits):
             return _flat(buffers[0], sum(bits), counts)
-        case General():
-            return decode(encoding.values, [_decompressed(encoding, buffers[0], counts), *buffers[1:]], counts)
+        case General(scheme, inner):
+            first = decompressed(scheme, buffers[0], first_buffer_bytes(inner, counts))
+            return decode(inner, [first, *buffers[1:]], counts)
     raise Unsupported(f"{type(encoding).__name__} in a mini-block is not supported", operation="scan")
 
 
@@ -398,11 +399,10 @@ def no_items(encoding: Same, count: int) -> Nulls:
     return Nulls(count)
 
 
-def _decompressed(encoding: General, pieces: ChunkBuffer, counts: Positions) -> ChunkBuffer:
-    """The decompressed first buffer of every chunk, back to back."""
-    limits = first_buffer_bytes(encoding.values, counts)
+def decompressed(scheme: str, pieces: ChunkBuffer, limits: Positions) -> ChunkBuffer:
+    """The decompressed pieces, back to back; none may be larger than its limit."""
     contents = [
-        decompress_within(encoding.scheme, pieces.data[start : start + size], bytes_max)
+        decompress_within(scheme, pieces.data[start : start + size], bytes_max)
         for start, size, bytes_max in zip(pieces.starts.tolist(), pieces.sizes.tolist(), limits.tolist(), strict=True)
     ]
     sizes = np.array([content.size for content in contents], np.int64)

@@ -23,9 +23,9 @@ from aioprefetch.lance.structural.pages import page_scheduler
 from aioprefetch.row_ranges import RowRanges
 from aioprefetch.scheduler.pages import PageIo, PendingRead
 
-# With small batches about this much is decoded ahead, and held by the page until it is drained: a decoding step over
-# a few chunks costs as much as one over a hundred.
-SPAN_BYTES = 1 << 20
+# Large batches are decoded in parts of about this size: a step over a few chunks costs as much as one over a hundred,
+# and the temporary arrays of a step are small compared with the batch.
+SPAN_BYTES = 4 << 20
 
 # A page of large values may hold as much as the whole budget.
 _PART_BYTES = 16 << 20
@@ -48,7 +48,7 @@ class LeafPage:
 
     @property
     def together(self) -> int:
-        """The number of rows to decode at once when batches are smaller."""
+        """The number of rows to decode at once when batches are larger."""
         return int(SPAN_BYTES / max(self.row_bytes, 0.125))
 
 

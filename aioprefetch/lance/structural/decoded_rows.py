@@ -11,12 +11,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
 from aioprefetch.errors import Unsupported
-from aioprefetch.lance.compression import decompress_within
 from aioprefetch.lance.structural import chunk_values
 from aioprefetch.lance.structural.chunk_values import ChunkBuffer
 from aioprefetch.lance.structural.layouts import (
@@ -40,9 +40,7 @@ from aioprefetch.lance.structural.values import (
     Positions,
     Values,
     damaged,
-    exclusive_sum,
     pick,
-    runs,
 )
 from aioprefetch.ranges import Range, total_length
 from aioprefetch.row_ranges import RowRanges
@@ -57,13 +55,8 @@ def decode_levels(encoding: Encoding, pieces: ChunkBuffer, counts: Positions) ->
     """
     if isinstance(encoding, General):
         bytes_max = int(counts.max(initial=0)) * 3 + 4096  # Levels are largest in runs of length one.
-        contents = [
-            decompress_within(encoding.scheme, pieces.data[start : start + size], bytes_max)
-            for start, size in zip(pieces.starts.tolist(), pieces.sizes.tolist(), strict=True)
-        ]
-        sizes = np.array([content.size for content in contents], np.int64)
-        data = np.concatenate(contents) if contents else pieces.data[:0]
-        return decode_levels(encoding.values, ChunkBuffer(data, np.cumsum(sizes) - sizes, sizes), counts)
+        pieces = chunk_values.decompressed(encoding.scheme, pieces, np.full_like(pieces.sizes, bytes_max))
+        return decode_levels(encoding.values, pieces, counts)
     if not isinstance(encoding, Flat | Rle | OutOfLineBitpacked | InlineBitpacked) or encoding.bits != LEVEL_BITS:
         raise Unsupported(f"levels in {encoding!r} are not supported"[:300], operation="scan")
     buffers = chunk_values.split_runs(pieces) if isinstance(encoding, Rle) else [pieces]
@@ -191,41 +184,7 @@ class DecodedRows:
         return Unraveler(self.layers, self.rep, self.definition, self.values.count)
 
 
-class DecodedSpan:
-    """``rows`` decoded rows from row ``first`` on, from which ranges are cut without decoding again."""
-
-    def __init__(self, decoded: DecodedRows, first: int, rows: int) -> None:
-        self.first = first
-        self.end = first + rows
-        self._whole = decoded
-        self._starts: Positions | None = None
-        self._values_before: Positions | None = None
-        if decoded.rep is None:
-            return
-        self._starts = np.append(row_starts(decoded.rep, decoded.layers), decoded.rep.size)
-        visible_max = max_visible(decoded.layers)
-        if decoded.definition is not None and visible_max < max_definition(decoded.layers):
-            before = np.zeros(decoded.rep.size + 1, np.int64)
-            np.cumsum(decoded.definition <= visible_max, out=before[1:])
-            self._values_before = before[self._starts]
-
-    def cut(self, start: int, end: int) -> DecodedRows:
-        """Rows ``[start, end)``, where ``first`` is the number of the first row."""
-        whole, low, high = self._whole, start - self.first, end - self.first
-        if whole.rep is None:
-            return DecodedRows(
-                whole.layers, None, _cut(whole.definition, [(low, high)]), pick(whole.values, [(low, high)])
-            )
-        assert self._starts is not None
-        entries = (int(self._starts[low]), int(self._starts[high]))
-        values = entries
-        if self._values_before is not None:
-            values = (int(self._values_before[low]), int(self._values_before[high]))
-        definition = _cut(whole.definition, [entries])
-        return DecodedRows(whole.layers, _cut(whole.rep, [entries]), definition, pick(whole.values, [values]))
-
-
-def flat_rows(layers: RepDefLayers, definition: Levels | None, values: Values, ranges: Sequence[Range]) -> DecodedRows:
+def flat_rows(layers: RepDefLayers, definition: Levels | None, values: Values, ranges: RowRanges) -> DecodedRows:
     """Decoded rows of a page without lists: the level and the value of row i are at position i."""
     check_levels(None, definition, 0, max_definition(layers))
     if definition is not None and definition.size != values.count:
@@ -234,7 +193,7 @@ def flat_rows(layers: RepDefLayers, definition: Levels | None, values: Values, r
 
 
 def list_rows(
-    layers: RepDefLayers, rep: Levels, definition: Levels | None, values: Values | None, ranges: Sequence[Range]
+    layers: RepDefLayers, rep: Levels, definition: Levels | None, values: Values | None, ranges: RowRanges
 ) -> DecodedRows:
     """Decoded rows of a page with lists. ``ranges`` are positions among the levels; each begins at the start of a row.
 
@@ -252,44 +211,21 @@ def list_rows(
     values = Nulls(int(before[-1])) if values is None else values
     if values.count != before[-1]:
         raise damaged(f"{int(before[-1])} levels want a value, and there are {values.count}")
-    items = [(int(before[start]), int(before[end])) for start, end in ranges]
+    items = RowRanges(before[ranges.starts], before[ranges.ends])
     return DecodedRows(layers, _cut(rep, ranges), _cut(definition, ranges), pick(values, items))
 
 
-def divided(ranges: Sequence[Range], breaks: Sequence[int]) -> list[list[Range]]:
-    """The ranges (ascending, disjoint) in groups. A new group begins at each of the rows ``breaks``, which ascend."""
-    groups: list[list[Range]] = [[]]
-    left = iter(breaks)
-    row = next(left, None)
-    for start, end in ranges:
-        while row is not None and row <= start:
-            groups.append([])
-            row = next(left, None)
-        while row is not None and row < end:
-            groups[-1].append((start, row))
-            groups.append([])
-            start, row = row, next(left, None)
-        groups[-1].append((start, end))
-    return [group for group in groups if group]
-
-
-def equal_breaks(ranges: Sequence[Range], rows: int) -> list[int]:
+def equal_breaks(ranges: RowRanges, rows: int) -> list[int]:
     """The breaks that divide the ranges into groups of ``rows`` rows."""
-    bounds = np.array(ranges, np.int64).reshape(-1, 2)
-    before = exclusive_sum(bounds[:, 1] - bounds[:, 0])
-    counts = np.arange(max(1, rows), before[-1], max(1, rows))
-    owners = before.searchsorted(counts, side="right") - 1
-    breaks: list[int] = (bounds[owners, 0] + counts - before[owners]).tolist()
-    return breaks
+    return [ranges.row_at(position) for position in range(max(1, rows), ranges.rows, max(1, rows))]
 
 
-def _cut(levels: Levels | None, ranges: Sequence[Range]) -> Levels | None:
+def _cut(levels: Levels | None, ranges: RowRanges) -> Levels | None:
     if levels is None:
         return None
     if len(ranges) == 1:
-        return levels[ranges[0][0] : ranges[0][1]]
-    bounds = np.array(ranges, np.int64).reshape(-1, 2)
-    return levels[runs(bounds[:, 0], bounds[:, 1] - bounds[:, 0])]
+        return levels[int(ranges.starts[0]) : int(ranges.ends[0])]
+    return levels[ranges.numbers]
 
 
 def row_starts(rep: Levels, layers: RepDefLayers) -> Positions:
@@ -314,59 +250,35 @@ def is_whole(ranges: RowRanges, rows: int, buffers: Sequence[Range]) -> bool:
 class Page(Protocol):
     """A loaded page. Stateless: batches decode different rows of it on several threads."""
 
-    def breaks(self, ranges: Sequence[Range], rows: int) -> Sequence[int]:
+    def breaks(self, ranges: RowRanges, rows: int) -> Sequence[int]:
         """Ascending rows before which to divide ``ranges`` into parts that take about the memory of ``rows`` rows.
 
         Empty if decoding copies no values.
         """
 
-    def decode(self, ranges: Sequence[Range]) -> DecodedRows:
-        """Decode ``ranges``: ascending, disjoint, not empty, and loaded."""
+    def decode(self, ranges: RowRanges) -> DecodedRows:
+        """Decode ``ranges``, which are loaded."""
 
 
 class LoadedRows:
-    """The loaded, wanted rows of a page. The page is parsed when the first batch is decoded.
-
-    If batches are small, rows of several batches are decoded at once and kept for the next ones.
-    """
+    """The loaded, wanted rows of a page. The page is parsed when the first batch is decoded."""
 
     def __init__(self, ranges: RowRanges, page: Page | Deferred) -> None:
         self.rows = ranges.rows
         self._ranges = ranges
         self._page = page
-        self._lock = threading.Lock()
-        self._span: DecodedSpan | None = None
 
     def decoded_parts(self, skip: int, rows: int, together: int) -> Iterator[DecodedRows]:
         """Decode ``rows`` of the wanted rows after the first ``skip``, in order; on any thread.
 
-        ``together`` is the number of rows to decode at once. A shorter request decodes the rows after it too; a longer
-        one is decoded in parts, whose temporary memory is small compared with the result.
+        More than ``together`` rows are decoded in parts, whose temporary memory is small compared with the result.
         """
-        ahead = min(together, self.rows - skip)
-        with self._lock:
-            span = self._span
-            if span is None or not span.first <= skip <= skip + rows <= span.end:
-                if ahead < 2 * rows:
-                    span = None
-                else:
-                    span = self._span = DecodedSpan(self._decode(self._rows(skip, ahead)), skip, ahead)
-        if span is not None:
-            return iter([span.cut(skip, skip + rows)])
-        ranges = self._rows(skip, rows)
-        parts = [ranges] if rows <= together else divided(ranges, self._parsed().breaks(ranges, together))
-        return (self._decode(part) for part in parts)
-
-    def _rows(self, skip: int, rows: int) -> list[Range]:
+        page = self._page.get() if isinstance(self._page, Deferred) else self._page
         first, last = self._ranges.row_at(skip), self._ranges.row_at(skip + rows - 1) + 1
-        part = self._ranges.within(first, last)
-        return [(first + start, first + end) for start, end in part.bytes_at(0, 1)]
-
-    def _parsed(self) -> Page:
-        return self._page.get() if isinstance(self._page, Deferred) else self._page
-
-    def _decode(self, ranges: Sequence[Range]) -> DecodedRows:
-        return self._parsed().decode(ranges)
+        ranges = self._ranges.between(first, last)
+        breaks = [] if rows <= together else page.breaks(ranges, together)
+        parts = (ranges.between(*pair) for pair in pairwise((first, *breaks, last)))
+        return (page.decode(part) for part in parts if part.rows)
 
 
 class Deferred:

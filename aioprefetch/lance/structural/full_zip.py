@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from aioprefetch.errors import Unsupported
-from aioprefetch.lance.compression import decode_fsst, decompress_within
-from aioprefetch.lance.structural.chunk_values import no_items
+from aioprefetch.lance.structural.chunk_values import ChunkBuffer, decompressed, no_items
 from aioprefetch.lance.structural.decoded_rows import (
     DecodedRows,
     LoadedRows,
@@ -49,7 +48,7 @@ from aioprefetch.lance.structural.values import (
     little_endian,
     runs,
 )
-from aioprefetch.ranges import Range, total_length
+from aioprefetch.ranges import Range
 from aioprefetch.row_ranges import RowRanges
 
 # The maximum size of a decompressed value.
@@ -96,14 +95,14 @@ class Zip:
         items = data[: rows * self.stride].reshape(rows, self.stride)
         definition = self._levels(np.ascontiguousarray(items[:, : self.control_bytes]))[1]
         values = _fixed_values(self.layout.values, items[:, self.control_bytes :])
-        return flat_rows(self.layout.layers, definition, values, [(0, rows)])
+        return flat_rows(self.layout.layers, definition, values, RowRanges.one(0, rows))
 
     def rows(self, data: Bytes, offsets: Positions, rows: int) -> DecodedRows:
         """Decode ``rows`` rows with the boundaries ``offsets``."""
         if not self.layout.bits_rep:
             items = self._items(data, offsets[:-1], offsets[1:])
             texts = self._texts(data, items, offsets[1:])
-            return flat_rows(self.layout.layers, items.definition, texts, [(0, rows)])
+            return flat_rows(self.layout.layers, items.definition, texts, RowRanges.one(0, rows))
         starts = self._item_starts(data, offsets)
         ends = np.append(starts[1:], data.size)
         items = self._items(data, starts, ends)
@@ -120,7 +119,7 @@ class Zip:
             at = items.bodies[visible]
             bodies = data[runs(at, np.full(at.size, self.value_bytes, np.int64))].reshape(at.size, self.value_bytes)
             values = _fixed_values(self.layout.values, bodies)
-        return list_rows(self.layout.layers, items.rep, items.definition, values, [(0, starts.size)])
+        return list_rows(self.layout.layers, items.rep, items.definition, values, RowRanges.one(0, starts.size))
 
     def _levels(self, words: Bytes) -> tuple[Levels | None, Levels | None]:
         """The repetition and definition levels of control words of shape ``(items, control_bytes)``, contiguous."""
@@ -213,9 +212,12 @@ class Zip:
         offsets = exclusive_sum(lengths)
         match self.layout.values:
             case Fsst(table, _):
-                return Texts(*decode_fsst(table, stored, offsets))
+                return Texts(stored, offsets, table)
             case General(scheme, _):
-                return _decompressed(scheme, stored, offsets)
+                # Values are compressed one by one.
+                one_by_one = ChunkBuffer(stored, offsets[:-1], lengths)
+                contents = decompressed(scheme, one_by_one, np.full_like(lengths, VALUE_BYTES_MAX))
+                return Texts(contents.data, exclusive_sum(contents.sizes))
         return Texts(stored, offsets)
 
 
@@ -274,16 +276,6 @@ def _flat(encoding: Flat, rows: Bytes, items: int) -> Fixed:
     return Fixed(np.ascontiguousarray(rows).reshape(-1), encoding.bits, rows.shape[0] * items)
 
 
-def _decompressed(scheme: str, stored: Bytes, offsets: Positions) -> Texts:
-    """Decompress values that are compressed one by one."""
-    contents = [
-        decompress_within(scheme, stored[start:end], VALUE_BYTES_MAX)
-        for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
-    ]
-    sizes = np.array([content.size for content in contents], np.int64)
-    return Texts(np.concatenate(contents) if contents else stored[:0], exclusive_sum(sizes))
-
-
 class FullZipScheduler:
     """Reads rows of equal width directly, other rows as a whole page or by their positions."""
 
@@ -323,15 +315,15 @@ class FullZipScheduler:
         return [(base + int(positions[0]), base + int(positions[-1])) for positions in row_positions]
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> LoadedRows:
-        views, pairs = list(reads), ranges.bytes_at(0, 1)
+        views = list(reads)
         if not self._zip.has_index:
-            return LoadedRows(ranges, FullZipPage(self._zip, pairs, views, None))
+            return LoadedRows(ranges, FullZipPage(self._zip, ranges, views, None))
         if self.is_indirect(ranges):
-            positions = [self._positions(view) for view in views[: len(pairs)]]
-            return LoadedRows(ranges, FullZipPage(self._zip, pairs, views[len(pairs) :], positions))
+            positions = [self._positions(view) for view in views[: len(ranges)]]
+            return LoadedRows(ranges, FullZipPage(self._zip, ranges, views[len(ranges) :], positions))
         positions = [self._positions(views[1])]
         whole = views[0][int(positions[0][0]) :]
-        return LoadedRows(ranges, FullZipPage(self._zip, [(0, self.rows)], [whole], positions))
+        return LoadedRows(ranges, FullZipPage(self._zip, RowRanges.one(0, self.rows), [whole], positions))
 
     def _positions(self, view: memoryview) -> Positions:
         """Parse row positions. ``UntrustedMetadata`` if they leave the buffer or do not ascend."""
@@ -346,32 +338,30 @@ class FullZipPage:
     """Some loaded rows of a full-zip page, with the positions of each range if it has an index. Immutable."""
 
     def __init__(
-        self, zipped: Zip, ranges: Sequence[Range], views: Sequence[memoryview], positions: Sequence[Positions] | None
+        self, zipped: Zip, ranges: RowRanges, views: Sequence[memoryview], positions: Sequence[Positions] | None
     ) -> None:
         self._zip = zipped
-        self._firsts = [start for start, _ in ranges]
+        self._firsts = ranges.starts
         self._views = [as_bytes(view) for view in views]
         self._positions = positions
 
-    def breaks(self, ranges: Sequence[Range], rows: int) -> Sequence[int]:
+    def breaks(self, ranges: RowRanges, rows: int) -> Sequence[int]:
         return equal_breaks(ranges, rows) if self._zip.is_copied else []
 
-    def decode(self, ranges: Sequence[Range]) -> DecodedRows:
-        """Decode ``ranges``: ascending, disjoint, not empty, each within a loaded range."""
-        owners = np.searchsorted(self._firsts, [start for start, _ in ranges], side="right") - 1
+    def decode(self, ranges: RowRanges) -> DecodedRows:
+        owners = np.searchsorted(self._firsts, ranges.starts, side="right") - 1
+        firsts = (ranges.starts - self._firsts[owners]).tolist()
         parts, sizes = [], []
-        for (start, end), owner in zip(ranges, owners.tolist(), strict=True):
-            first, data = start - self._firsts[owner], self._views[owner]
+        for first, rows, owner in zip(firsts, ranges.lengths.tolist(), owners.tolist(), strict=True):
+            data = self._views[owner]
             if self._positions is None:
                 stride = self._zip.stride
-                parts.append(data[first * stride : (first + end - start) * stride])
+                parts.append(data[first * stride : (first + rows) * stride])
                 continue
             at = self._positions[owner]
-            low, high = first, first + end - start
-            parts.append(data[at[low] - at[0] : at[high] - at[0]])
-            sizes.append(np.diff(at[low : high + 1]))
+            parts.append(data[at[first] - at[0] : at[first + rows] - at[0]])
+            sizes.append(np.diff(at[first : first + rows + 1]))
         zipped = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        rows = total_length(ranges)
         if self._positions is None:
-            return self._zip.equal_rows(zipped, rows)
-        return self._zip.rows(zipped, exclusive_sum(np.concatenate(sizes)), rows)
+            return self._zip.equal_rows(zipped, ranges.rows)
+        return self._zip.rows(zipped, exclusive_sum(np.concatenate(sizes)), ranges.rows)

@@ -11,7 +11,6 @@ Every number of the chunk metadata, the repetition index and the chunk headers i
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -60,6 +59,7 @@ from aioprefetch.lance.structural.values import (
 )
 from aioprefetch.ranges import Range
 from aioprefetch.row_ranges import RowRanges
+from aioprefetch.row_ranges import runs as row_runs
 
 ALIGNMENT = 8
 # The word of a chunk has four bits for the logarithm of its number of values.
@@ -85,41 +85,25 @@ class ChunkIndex:
         """The number of chunks."""
         return self.starts.size - 1
 
-    def span(self, start: int, end: int) -> Range:
-        """The first and the last chunk with parts of the rows ``[start, end)``, a range that is not empty."""
-        first = int(self.rows.searchsorted(start, side="right")) - 1
+    def spans(self, ranges: RowRanges) -> tuple[Positions, Positions]:
+        """The first and the last chunk of each range of rows."""
+        first = self.rows.searchsorted(ranges.starts, side="right") - 1
         if self.has_preamble is None:
-            return first, int(self.rows.searchsorted(end - 1, side="right")) - 1
+            return first, self.rows.searchsorted(ranges.ends - 1, side="right") - 1
         # The last row ends where the next row starts: in the same chunk, or before a chunk that begins with the next
         # row.
-        following = int(self.rows.searchsorted(end, side="right")) - 1
-        if following < self.count and (self.has_preamble[following] or self.rows[following] < end):
-            return first, following
-        return first, following - 1
-
-    def spans(self, ranges: Sequence[Range]) -> Positions:
-        """The first and the last chunk of each range of rows, shape ``(ranges, 2)``. No range is empty."""
-        if len(ranges) == 1:
-            return np.array([self.span(*ranges[0])], np.int64)
-        bounds = np.array(ranges, np.int64).reshape(-1, 2)
-        first = np.searchsorted(self.rows, bounds[:, 0], side="right") - 1
-        if self.has_preamble is None:
-            last = np.searchsorted(self.rows, bounds[:, 1] - 1, side="right") - 1
-            return np.stack([first, last], axis=1)
-        following = np.searchsorted(self.rows, bounds[:, 1], side="right") - 1
+        following = self.rows.searchsorted(ranges.ends, side="right") - 1
         inside = following < self.count
         rest = np.zeros(following.size, bool)
         chunk = following[inside]
-        rest[inside] = self.has_preamble[chunk] | (self.rows[chunk] < bounds[inside, 1])
-        return np.stack([first, np.where(rest, following, following - 1)], axis=1)
+        rest[inside] = self.has_preamble[chunk] | (self.rows[chunk] < ranges.ends[inside])
+        return first, np.where(rest, following, following - 1)
 
-    def wanted(self, ranges: Sequence[Range]) -> Positions:
-        """The numbers of the chunks that hold rows of the ranges, ascending and distinct."""
-        marks = np.zeros(self.count + 1, np.int64)
-        spans = self.spans(ranges)
-        np.add.at(marks, spans[:, 0], 1)
-        np.add.at(marks, spans[:, 1] + 1, -1)
-        return np.flatnonzero(np.cumsum(marks[:-1]) > 0).astype(np.int64)
+    def within(self, spans: tuple[Positions, Positions]) -> Positions:
+        """The numbers of the chunks of some spans, ascending and distinct."""
+        marks = np.bincount(spans[0], minlength=self.count + 1)
+        marks -= np.bincount(spans[1] + 1, minlength=self.count + 1)
+        return np.flatnonzero(np.cumsum(marks[:-1]) > 0)
 
 
 def parse_index(layout: MiniBlock, words: Bytes, index: Bytes | None, chunk_bytes: int, rows: int) -> ChunkIndex:
@@ -253,138 +237,96 @@ class MiniBlockScheduler:
         return not is_whole(ranges, self.rows, self._buffers)
 
     def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
-        return self._chunk_ranges(self._page(reads), ranges.bytes_at(0, 1))
+        return self._chunk_ranges(self._index(reads), ranges)
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> LoadedRows:
         views, is_indirect = list(reads), self.is_indirect(ranges)
-        return LoadedRows(ranges, Deferred(lambda: self._loaded(ranges.bytes_at(0, 1) if is_indirect else None, views)))
+        return LoadedRows(ranges, Deferred(lambda: self._page(ranges if is_indirect else None, views)))
 
-    def _page(self, views: Sequence[memoryview]) -> MiniBlockPage:
-        """The page without chunks, from the bytes of all buffers but theirs."""
+    def _index(self, views: Sequence[memoryview]) -> ChunkIndex:
+        """The index of the page, from the bytes of all buffers but the chunks."""
         index = as_bytes(views[-1]) if self._layout.index_depth > 0 else None
         start, end = self._chunk_buffer
-        chunks = parse_index(self._layout, as_bytes(views[0]), index, end - start, self.rows)
-        return MiniBlockPage(self._layout, chunks, None if self._layout.dictionary is None else as_bytes(views[1]))
+        return parse_index(self._layout, as_bytes(views[0]), index, end - start, self.rows)
 
-    def _loaded(self, ranges: Sequence[Range] | None, views: Sequence[memoryview]) -> MiniBlockPage:
+    def _page(self, ranges: RowRanges | None, views: Sequence[memoryview]) -> MiniBlockPage:
         """The page with the chunks of ``ranges``, from the bytes of both steps, or with all, of all buffers."""
+        layout, count = self._layout, len(self._index_buffers)
         if ranges is None:
-            page = self._page([views[0], *views[2:]])
-            page.load([0], [views[1]])
-            return page
-        count, base = len(self._index_buffers), self._chunk_buffer[0]
-        page = self._page(views[:count])
-        page.load([start - base for start, _ in self._chunk_ranges(page, ranges)], views[count:])
-        return page
+            views = [views[0], *views[2:], views[1]]
+        chunks = self._index(views[:count])
+        base = self._chunk_buffer[0]
+        starts = [0] if ranges is None else [start - base for start, _ in self._chunk_ranges(chunks, ranges)]
+        numbers: list[Positions] = []
+        places: list[Positions] = []
+        before = 0
+        for start, view in zip(starts, views[count:], strict=True):
+            low = int(chunks.starts.searchsorted(start))
+            high = int(chunks.starts.searchsorted(start + len(view), side="right")) - 1
+            numbers.append(np.arange(low, high))
+            places.append(chunks.starts[low:high] - start + before)
+            before += len(view)
+        ids, at = np.concatenate(numbers), np.concatenate(places)
+        data = as_bytes(views[count]) if len(starts) == 1 else np.concatenate([as_bytes(v) for v in views[count:]])
+        parts = parse_headers(layout, data, at, at + chunks.starts[ids + 1] - chunks.starts[ids])
+        dictionary = None
+        if layout.dictionary is not None:
+            dictionary = decode_dictionary(layout.dictionary, as_bytes(views[1]), layout.dictionary_items)
+        return MiniBlockPage(layout, chunks, ids, parts, dictionary)
 
-    def _chunk_ranges(self, page: MiniBlockPage, ranges: Sequence[Range]) -> list[Range]:
+    def _chunk_ranges(self, index: ChunkIndex, ranges: RowRanges) -> list[Range]:
         """The bytes of the chunks with rows of ``ranges``. Adjacent chunks are one range."""
-        wanted = page.chunks.wanted(ranges)
-        breaks = np.flatnonzero(np.diff(wanted) != 1) + 1
-        firsts = wanted[np.concatenate(([0], breaks))]
-        lasts = wanted[np.concatenate((breaks - 1, [wanted.size - 1]))]
-        base, starts = self._chunk_buffer[0], page.chunks.starts
-        return list(zip((base + starts[firsts]).tolist(), (base + starts[lasts + 1]).tolist(), strict=True))
+        chunks = row_runs(index.within(index.spans(ranges)))
+        return RowRanges(index.starts[chunks.starts], index.starts[chunks.ends]).bytes_at(self._chunk_buffer[0], 1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
-    """The loaded chunks: their numbers, buffers and numbers of values, and the dictionary of the page."""
+class MiniBlockPage:
+    """The loaded chunks of a mini-block page: their numbers ``ids``, their buffers, and the dictionary of the page."""
 
+    layout: MiniBlock
+    chunks: ChunkIndex
     ids: Positions
     parts: ChunkParts
-    counts: Positions
     dictionary: Fixed | Texts | None
 
-
-class MiniBlockPage:
-    """A mini-block page with its parsed index. Immutable from the call of ``load`` on, which passes the chunks.
-
-    Chunk headers and the dictionary are parsed once, when the first batch is decoded.
-    """
-
-    def __init__(self, layout: MiniBlock, chunks: ChunkIndex, dictionary: Bytes | None) -> None:
-        self.layout = layout
-        self.chunks = chunks
-        self._dictionary = dictionary
-        self._starts: Sequence[int] = ()
-        self._views: list[Bytes] = []
-        self._lock = threading.Lock()
-        self._loaded: _Loaded | None = None
-
-    def load(self, starts: Sequence[int], views: Sequence[memoryview]) -> None:
-        """Set the loaded bytes of the chunk buffer. ``starts`` are the positions of the views in it, ascending."""
-        self._starts = starts
-        self._views = [as_bytes(view) for view in views]
-
-    def breaks(self, ranges: Sequence[Range], rows: int) -> Sequence[int]:
+    def breaks(self, ranges: RowRanges, rows: int) -> Sequence[int]:
         """Breaks between chunks, so that few chunks are decoded twice."""
         rows_max = max(1, rows * int(self.chunks.items[-1]) // max(1, int(self.chunks.rows[-1])))
-        wanted = self.chunks.wanted(ranges)
+        wanted = self.chunks.within(self.chunks.spans(ranges))
         before = exclusive_sum(self.chunks.items[wanted + 1] - self.chunks.items[wanted])[:-1]
         group = before // rows_max
         first = np.flatnonzero(np.diff(group)) + 1
         breaks: list[int] = np.unique(self.chunks.rows[wanted[first]]).tolist()
         return breaks
 
-    def decode(self, ranges: Sequence[Range]) -> DecodedRows:
-        """Decode ``ranges``: ascending, disjoint, not empty, and loaded."""
-        loaded = self._prepared()
-        pick: Pick
-        if len(ranges) == 1:
-            first, last = self.chunks.span(*ranges[0])
-            at = int(loaded.ids.searchsorted(first))
-            pick = slice(at, at + last - first + 1)
-        else:
-            pick = loaded.ids.searchsorted(self.chunks.wanted(ranges))
-        ids, parts, counts = loaded.ids[pick], loaded.parts.picked(pick), loaded.counts[pick]
+    def decode(self, ranges: RowRanges) -> DecodedRows:
+        spans = self.chunks.spans(ranges)
+        at = self.ids.searchsorted(self.chunks.within(spans))
+        pick: Pick = slice(int(at[0]), int(at[-1]) + 1) if at[-1] - at[0] == at.size - 1 else at
+        ids, parts = self.ids[pick], self.parts.picked(pick)
+        counts = self.chunks.items[ids + 1] - self.chunks.items[ids]
         if int(counts.sum()) > ITEMS_MAX:
             raise Unsupported(f"a batch with {int(counts.sum())} items of one column: ask for fewer rows a batch")
         values = chunk_values.decode(self.layout.values, parts.values, counts)
-        content = values if loaded.dictionary is None else _coded(values, loaded.dictionary)
+        content = values if self.dictionary is None else _coded(values, self.dictionary)
         if self.layout.rep is None:
             definition = self._definition(parts, counts)
-            return flat_rows(self.layout.layers, definition, content, self._moved(ids, counts, ranges))
+            return flat_rows(self.layout.layers, definition, content, self._moved(ids, counts, ranges, spans[0]))
         assert parts.rep is not None
         rep = decode_levels(self.layout.rep, parts.rep, parts.level_counts)
         definition = self._definition(parts, parts.level_counts)
-        positions = self._row_positions(rep, parts.level_counts, ids, ranges)
+        positions = self._row_positions(rep, parts.level_counts, ids, ranges, spans)
         return list_rows(self.layout.layers, rep, definition, content, positions)
 
-    def _prepared(self) -> _Loaded:
-        with self._lock:
-            if self._loaded is None:
-                self._loaded = self._prepare()
-                self._views, self._dictionary = [], None
-            return self._loaded
+    def _moved(self, ids: Positions, counts: Positions, ranges: RowRanges, first: Positions) -> RowRanges:
+        """The ranges of rows of a page without lists as ranges of values of the chunks ``ids``.
 
-    def _prepare(self) -> _Loaded:
-        starts = self.chunks.starts
-        numbers: list[Positions] = []
-        places: list[Positions] = []
-        base = 0
-        for start, view in zip(self._starts, self._views, strict=True):
-            low = int(starts.searchsorted(start))
-            high = int(starts.searchsorted(start + view.size, side="right")) - 1
-            numbers.append(np.arange(low, high))
-            places.append(starts[low:high] - start + base)
-            base += view.size
-        ids, at = np.concatenate(numbers), np.concatenate(places)
-        data = self._views[0] if len(self._views) == 1 else np.concatenate(self._views)
-        parts = parse_headers(self.layout, data, at, at + starts[ids + 1] - starts[ids])
-        dictionary = None
-        if self.layout.dictionary is not None and self._dictionary is not None:
-            dictionary = decode_dictionary(self.layout.dictionary, self._dictionary, self.layout.dictionary_items)
-        return _Loaded(ids, parts, self.chunks.items[ids + 1] - self.chunks.items[ids], dictionary)
-
-    def _moved(self, ids: Positions, counts: Positions, ranges: Sequence[Range]) -> list[Range]:
-        """The ranges of rows of a page without lists as ranges of values of the chunks ``ids``."""
-        if len(ranges) == 1:
-            before = int(self.chunks.items[ids[0]])
-            return [(ranges[0][0] - before, ranges[0][1] - before)]
-        at = ids.searchsorted(self.chunks.spans(ranges)[:, 0])
-        shift = (exclusive_sum(counts)[at] - self.chunks.items[ids[at]]).tolist()
-        return [(start + by, end + by) for (start, end), by in zip(ranges, shift, strict=True)]
+        ``first`` is the first chunk of each range.
+        """
+        shifts = np.zeros(self.chunks.count, np.int64)
+        shifts[ids] = exclusive_sum(counts)[:-1] - self.chunks.items[ids]
+        return RowRanges(ranges.starts + shifts[first], ranges.ends + shifts[first])
 
     def _definition(self, parts: ChunkParts, counts: Positions) -> Levels | None:
         if self.layout.definition is None or parts.definition is None:
@@ -394,8 +336,13 @@ class MiniBlockPage:
         return decode_levels(self.layout.definition, parts.definition, counts)
 
     def _row_positions(
-        self, rep: Levels, level_counts: Positions, ids: Positions, ranges: Sequence[Range]
-    ) -> list[Range]:
+        self,
+        rep: Levels,
+        level_counts: Positions,
+        ids: Positions,
+        ranges: RowRanges,
+        spans: tuple[Positions, Positions],
+    ) -> RowRanges:
         """The ranges of rows as ranges of levels of the chunks ``ids``."""
         starts = row_starts(rep, self.layout.layers)
         rows_in = self.chunks.rows[ids + 1] - self.chunks.rows[ids]
@@ -403,16 +350,15 @@ class MiniBlockPage:
         if starts.size != rows_before[-1]:
             raise damaged(f"{starts.size} rows start where the repetition index says {int(rows_before[-1])}")
         level_ends = np.cumsum(level_counts)
-        bounds = np.array(ranges, np.int64).reshape(-1, 2)
-        spans = ids.searchsorted(self.chunks.spans(ranges))
-        first = rows_before[spans[:, 0]] + bounds[:, 0] - self.chunks.rows[ids[spans[:, 0]]]
-        after = first + bounds[:, 1] - bounds[:, 0]
+        owner, last = ids.searchsorted(spans[0]), ids.searchsorted(spans[1])
+        first = rows_before[owner] + ranges.starts - self.chunks.rows[spans[0]]
+        after = first + ranges.lengths
         low = starts[first]
         # Chunks between two ranges may be missing, so a row ends at the end of its last chunk at the latest.
-        high = np.minimum(np.append(starts, rep.size)[after], level_ends[spans[:, 1]])
+        high = np.minimum(np.append(starts, rep.size)[after], level_ends[last])
         if bool(np.any(high <= low)):
             raise damaged("rows of a page that contradict its repetition index")
-        return list(zip(low.tolist(), high.tolist(), strict=True))
+        return RowRanges(low, high)
 
 
 def _coded(values: Fixed | Texts | FixedLists, dictionary: Fixed | Texts) -> Coded:

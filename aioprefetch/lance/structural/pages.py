@@ -39,7 +39,7 @@ from aioprefetch.lance.structural.layouts import (
 )
 from aioprefetch.lance.structural.mini_block import MiniBlockScheduler
 from aioprefetch.lance.structural.values import Bytes, Coded, Fixed, Levels, Nulls, Texts, Values, as_bytes, damaged
-from aioprefetch.ranges import Range, total_length
+from aioprefetch.ranges import Range
 from aioprefetch.row_ranges import RowRanges
 
 # The maximum number of levels of a page, far above the pages of real writers: a few runs can claim any number.
@@ -104,25 +104,24 @@ class ConstantPage:
         if self._starts.size != rows + 1 or self._starts[0] != 0:
             raise damaged(f"a constant page of {rows} rows has {self._starts.size - 1} in its levels")
 
-    def breaks(self, ranges: Sequence[Range], rows: int) -> Sequence[int]:
+    def breaks(self, ranges: RowRanges, rows: int) -> Sequence[int]:
         """No breaks for pages of nulls, which take no memory until they are put into a batch."""
         return [] if self._value is None and self._rep is self._definition is None else equal_breaks(ranges, rows)
 
-    def decode(self, ranges: Sequence[Range]) -> DecodedRows:
-        """The rows of ``ranges``: ascending, disjoint, not empty."""
+    def decode(self, ranges: RowRanges) -> DecodedRows:
         layers = self.layout.layers
-        first, last = ranges[0][0], ranges[-1][1]
+        first, last = int(ranges.starts[0]), int(ranges.ends[-1])
         if self._rep is not None:
             low, high = int(self._starts[first]), int(self._starts[last])
-            positions = [(int(self._starts[start]) - low, int(self._starts[end]) - low) for start, end in ranges]
+            positions = RowRanges(self._starts[ranges.starts] - low, self._starts[ranges.ends] - low)
             if self._definition is not None and self._definition.size != self._rep.size:
                 raise damaged(f"{self._rep.size} levels of one kind stand beside {self._definition.size} of the other")
             definition = None if self._definition is None else self._definition[low:high]
             decoded = list_rows(layers, self._rep[low:high], definition, None, positions)
             return DecodedRows(layers, decoded.rep, decoded.definition, self._values(decoded.values.count))
-        rows = total_length(ranges)
+        rows = ranges.rows
         if self._definition is not None:
-            near, moved = self._definition[first:last], [(start - first, end - first) for start, end in ranges]
+            near, moved = self._definition[first:last], ranges.within(first, last)
             part = flat_rows(layers, near, Nulls(near.size), moved).definition
             return DecodedRows(layers, None, part, self._values(rows))
         part = np.ones(rows, np.uint16) if max_definition(layers) else None

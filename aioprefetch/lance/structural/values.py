@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.lance.physical.protocols import check_size
-from aioprefetch.ranges import Range
+from aioprefetch.row_ranges import RowRanges
 
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
@@ -34,14 +33,16 @@ def as_bytes(view: memoryview) -> Bytes:
 
 
 def joined(data: Bytes, starts: Positions, sizes: Positions) -> Bytes:
-    """The pieces ``data[start:start + size]`` back to back. No copy is made if they already are."""
+    """The pieces ``data[start:start + size]`` back to back, which ascend. No copy is made if they already are."""
     if starts.size == 0:
         return data[:0]
-    if starts.size == 1 or bool(np.all(starts[1:] == starts[:-1] + sizes[:-1])):
-        return data[int(starts[0]) : int(starts[-1] + sizes[-1])]
-    return np.concatenate(
-        [data[start : start + size] for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
-    )
+    bounds = np.stack((starts, starts + sizes), axis=1).reshape(-1)
+    gaps = bounds[2::2] - bounds[1:-1:2]
+    if not gaps.any():
+        return data[int(bounds[0]) : int(bounds[-1])]
+    if int(gaps.min()) < 0:
+        raise damaged("pieces of a page that overlap")
+    return take_texts(Texts(data, bounds), np.arange(0, bounds.size - 1, 2)).data
 
 
 def runs(starts: Positions, lengths: Positions) -> Positions:
@@ -83,11 +84,13 @@ class Fixed:
 class Texts:
     """Values of any length: value i is ``data[offsets[i]:offsets[i + 1]]``.
 
-    Bytes before the first offset are unused.
+    Bytes before the first offset are unused. With ``symbols``, an FSST table, they are codes, which are expanded when
+    the wanted ones are known.
     """
 
     data: Bytes
     offsets: Positions
+    symbols: bytes = b""
 
     @property
     def count(self) -> int:
@@ -128,20 +131,19 @@ class Nulls:
 Values = Fixed | Texts | FixedLists | Coded | Nulls
 
 
-def pick(values: Values, ranges: Sequence[Range]) -> Values:
+def pick(values: Values, ranges: RowRanges) -> Values:
     """The values of all ranges, in order. The ranges must be valid."""
     if len(ranges) == 1:
-        return _slice(values, *ranges[0])
-    bounds = np.array(ranges, np.int64).reshape(-1, 2)
-    return take(values, runs(bounds[:, 0], bounds[:, 1] - bounds[:, 0]))
+        return _slice(values, int(ranges.starts[0]), int(ranges.ends[0]))
+    return take(values, ranges.numbers)
 
 
 def _slice(values: Values, start: int, end: int) -> Values:
     match values:
         case Fixed(data, bits, _):
             return Fixed(data[start * values.width : end * values.width], bits, end - start)
-        case Texts(data, offsets):
-            return Texts(data, offsets[start : end + 1])
+        case Texts(data, offsets, symbols):
+            return Texts(data, offsets[start : end + 1], symbols)
         case FixedLists(items, dimension, validity, _):
             low, high = start * dimension, end * dimension
             inner = _slice(items, low, high)
@@ -180,14 +182,20 @@ def take_fixed(values: Fixed, indices: npt.NDArray[np.integer]) -> Fixed:
     """Copy the values at ``indices``, which must be valid."""
     width = values.width
     kind = np.dtype(f"<u{width}") if width in (1, 2, 4, 8) else np.dtype((np.void, width))
-    return Fixed(np.take(values.data.view(kind), indices).view(np.uint8), values.bits, indices.size)
+    return Fixed(values.data.view(kind)[indices].view(np.uint8), values.bits, indices.size)
 
 
-def take_texts(values: Texts, indices: Positions) -> Texts:
-    """Copy the texts at ``indices``, which must be valid, back to back."""
-    starts = values.offsets[indices]
-    lengths = values.offsets[indices + 1] - starts
-    return Texts(joined(values.data, starts, lengths), exclusive_sum(lengths))
+def take_texts(values: Texts, indices: npt.NDArray[np.integer]) -> Texts:
+    """Copy the texts at ``indices``, which must be valid, back to back. Arrow does it without the interpreter lock."""
+    first, last = int(values.offsets[0]), int(values.offsets[-1])
+    offsets = np.ascontiguousarray(values.offsets) if first == 0 else values.offsets - first
+    data = pa.py_buffer(np.ascontiguousarray(values.data[first:last]))
+    table = pa.Array.from_buffers(pa.large_binary(), values.count, [None, pa.py_buffer(offsets), data])
+    codes = np.ascontiguousarray(indices)
+    at = pa.Array.from_buffers(pa.from_numpy_dtype(codes.dtype), codes.size, [None, pa.py_buffer(codes)])
+    _, ends, text = pc.take(table, at, boundscheck=False).buffers()
+    content = np.frombuffer(text, np.uint8) if text is not None else np.zeros(0, np.uint8)
+    return Texts(content, np.frombuffer(ends, np.int64, codes.size + 1), values.symbols)
 
 
 def expand(values: Coded) -> Fixed | Texts:
@@ -195,7 +203,7 @@ def expand(values: Coded) -> Fixed | Texts:
     check_size(expanded_bytes(values))
     if isinstance(values.dictionary, Fixed):
         return take_fixed(values.dictionary, values.indices)
-    return _take_many(values.dictionary, values.indices)
+    return take_texts(values.dictionary, values.indices)
 
 
 def expanded_bytes(values: Coded) -> int:
@@ -207,20 +215,3 @@ def expanded_bytes(values: Coded) -> int:
         return values.count * int(dictionary.offsets[1] - dictionary.offsets[0])
     counts = np.bincount(values.indices, minlength=dictionary.count)
     return int(np.dot(counts, np.diff(dictionary.offsets)))
-
-
-def _take_many(dictionary: Texts, indices: npt.NDArray[np.unsignedinteger]) -> Texts:
-    """Copy many texts of a small dictionary. Arrow copies them without the interpreter lock."""
-    offsets = (dictionary.offsets - dictionary.offsets[0]).astype(np.int64)
-    data = np.ascontiguousarray(dictionary.data[int(dictionary.offsets[0]) : int(dictionary.offsets[-1])])
-    table = pa.Array.from_buffers(
-        pa.large_binary(), dictionary.count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    )
-    codes = np.ascontiguousarray(indices)
-    at = pa.Array.from_buffers(pa.from_numpy_dtype(codes.dtype), codes.size, [None, pa.py_buffer(codes)])
-    taken = pc.take(table, at, boundscheck=False)  # The indices were checked when they were decoded.
-    _, ends, text = taken.buffers()
-    return Texts(
-        np.frombuffer(text, np.uint8) if text is not None else np.zeros(0, np.uint8),
-        np.frombuffer(ends, np.int64, codes.size + 1),
-    )

@@ -17,7 +17,8 @@ import pyarrow as pa
 from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.errors import ConditionNotMatch
 from aioprefetch.lance import LanceDataset, LanceFile, open_dataset, open_file
-from aioprefetch.lance.parts import ScanRequest, TableScan, prepared_scan, scan_request
+from aioprefetch.lance.parts import ScanRequest, TableScan, scan_request
+from aioprefetch.lance.prepared import prepared_scan
 from aioprefetch.lance.scan import file_scan
 from aioprefetch.lance.versions import version_of
 from aioprefetch.operator.operator import Operator

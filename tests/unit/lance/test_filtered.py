@@ -22,12 +22,12 @@ def test_holes_are_closed_where_they_are_small(gone: list[tuple[int, int]], unwa
     living = runs(np.array(numbers, np.int64))
     exact = physical_ranges(living, np.array(sorted(deleted), np.int64))
     coarse, dropped = read_through(exact, living)
-    read = [row for start, stop in coarse for row in range(start, stop)]
+    read = coarse.numbers.tolist()
     assert [row for position, row in enumerate(read) if position not in set(dropped.tolist())] == [
         alive[number] for number in numbers
     ]
     assert {read[position] for position in dropped} <= deleted
-    for (_, stop), (start, _) in pairwise(coarse):
+    for (_, stop), (start, _) in pairwise(coarse.bytes_at(0, 1)):
         hole = set(range(stop, start))
         assert len(hole) > HOLE_ROWS_MAX or not hole <= deleted
 

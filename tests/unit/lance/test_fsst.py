@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.lance.compression import CODES_PER_TAKE, ESCAPE, FSST_MAGIC, decode_fsst
+from aioprefetch.lance.compression import CODES_AT_ONCE, ESCAPE, FSST_MAGIC, decode_fsst
 from tests.profile import each_of
 
 ACTIVE = 1 << 24
@@ -30,8 +30,8 @@ def one_by_one(symbols: list[bytes], codes: bytes) -> bytes:
     return text
 
 
-def decode(stored: bytes, codes: bytes, offsets: list[int], codes_per_take: int = CODES_PER_TAKE) -> list[bytes]:
-    text, bounds = decode_fsst(stored, memoryview(codes), np.array(offsets), codes_per_take=codes_per_take)
+def decode(stored: bytes, codes: bytes, offsets: list[int], codes_at_once: int = CODES_AT_ONCE) -> list[bytes]:
+    text, bounds = decode_fsst(stored, memoryview(codes), np.array(offsets), codes_at_once=codes_at_once)
     assert bounds[0] == 0
     assert bounds[-1] == len(text)
     return [text[start:end].tobytes() for start, end in pairwise(bounds)]
@@ -47,15 +47,15 @@ def random_value(rng: np.random.Generator, symbols: int) -> bytes:
     return b"".join(parts)
 
 
-@each_of("codes_per_take", [1, 7, 1 << 18])
-def test_random_values_equal_those_decoded_one_by_one(codes_per_take: int) -> None:
-    rng = np.random.default_rng(codes_per_take)
+@each_of("codes_at_once", [1, 7, 1 << 18])
+def test_random_values_equal_those_decoded_one_by_one(codes_at_once: int) -> None:
+    rng = np.random.default_rng(codes_at_once)
     for count in (0, 1, 2, 100, 254, 255):
         symbols = [rng.bytes(int(rng.integers(1, 9))) for _ in range(count)]
         values = [random_value(rng, count) for _ in range(25)]
         codes = b"before" + b"".join(values) + b"\xff"
         offsets = np.cumsum([6] + [len(value) for value in values]).tolist()
-        found = decode(table(symbols), codes, offsets, codes_per_take)
+        found = decode(table(symbols), codes, offsets, codes_at_once)
         assert found == [one_by_one(symbols, value) for value in values]
 
 

@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -153,6 +154,76 @@ async def test_a_dataset_with_deleted_rows_and_a_column_that_fragments_lack(tmp_
             row for row in peer.take([740, 3, 740, 0])["id"].to_pylist() if row > 3
         ]
         assert (await ap_lance.read_table(operator, "ds", version=1, filters=[("id", "=", 2)])).num_rows == 1
+
+
+@pytest.mark.parametrize(("version", "rows"), [("2.0", 3000), ("2.1", 700_000), ("2.2", 3000)])
+async def test_random_matches_in_windows(version: str, rows: int, tmp_path: Path) -> None:
+    """Against pylance's SQL: matches alone, in clusters and all over; nulls, lists, deleted rows, ids, ranges."""
+    rng = np.random.default_rng(rows)
+    marks = np.where(rng.random(rows) < 0.003, 7, np.arange(rows) // 150 % 4)
+    table = pa.table(
+        {
+            "mark": pa.array(marks, mask=rng.random(rows) < 0.1),
+            "name": pa.array(np.arange(rows) % 1000, mask=rng.random(rows) < 0.1).cast(pa.string()),
+            "tags": [None if row % 11 == 0 else [row] * (row % 3) for row in range(rows)],
+            "code": pa.array([f"c{row % 5}" for row in range(rows)]).dictionary_encode(),
+        }
+    )
+    peer = lance.write_dataset(
+        table, str(tmp_path / "ds"), max_rows_per_file=max(1300, rows - 1000), data_storage_version=version
+    )
+    peer.delete("name = '300' or (mark = 2 and code = 'c1')")
+    async with stored(dataset_objects(tmp_path / "ds", "ds")) as operator:
+        dataset = await open_dataset(operator, "ds")
+        columns = ["tags", "_rowid", "mark", "code"]
+        for filters, sql, options in (
+            ([("mark", "=", 1)], "mark = 1", {"gap_bytes": 0}),
+            ([("mark", "=", 7)], "mark = 7", {"batch_rows": 7}),
+            ([("mark", "<", 8)], "mark < 8", {}),
+            ([("mark", "=", 9)], "mark = 9", {}),
+            ([("mark", "=", 3), ("name", "!=", "3")], "mark = 3 and name != '3'", {"ordered": False}),
+        ):
+            expected = peer.to_table(filter=sql, columns=columns)
+            found = await dataset.read_table(filters=filters, columns=columns, **options)
+            found.validate(full=True)
+            assert plain(found.sort_by("_rowid") if options.get("ordered") is False else found).equals(plain(expected))
+            found = await dataset.read_table(filters=filters, columns=columns, limit=5)
+            assert plain(found).equals(plain(expected.slice(0, 5)))
+        found = await dataset.read_table(filters=[("mark", "=", 1)], columns=columns, rows=(1000, 2000))
+        places = await dataset.read_table(columns=["_rowid"], rows=(1000, 2000))
+        expected = peer.to_table(filter="mark = 1", columns=columns)
+        expected = expected.filter(pc.is_in(expected["_rowid"], value_set=places["_rowid"]))
+        assert plain(found).equals(plain(expected))
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """The table without its dictionary, whose order is the reader's affair."""
+    place = table.column_names.index("code")
+    return table.set_column(place, "code", table["code"].cast(pa.string()))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_other_columns_are_read_near_matches_alone(version: str) -> None:
+    rows = 200_000
+    rng = np.random.default_rng(1)
+    values = pa.FixedSizeListArray.from_arrays(pa.array(rng.random(16 * rows)), 16)
+    table = pa.table({"id": range(rows), "values": values, "text": [f"text {row} of many" for row in range(rows)]})
+    log: list[Any] = []
+
+    def received() -> int:
+        return sum((end or 0) - start for _, start, end in log if start >= 0)
+
+    async with stored(write_file(table, version, 4 << 20, batch_rows=10_000), log=log) as operator:
+        await ap_lance.read_table(operator, PATH)
+        whole = received()
+        log.clear()
+        found = await ap_lance.read_table(operator, PATH, filters=[("id", ">=", 70_000), ("id", "<", 72_000)])
+        assert found.equals(table.slice(70_000, 2000))
+        assert received() <= 0.2 * whole
+        log.clear()
+        scan = ap_lance.scan(operator, PATH, filters=[("id", ">=", 10)], limit=3)
+        assert (await scan.read_all()).equals(table.slice(10, 3))
+        assert received() <= 0.2 * whole
 
 
 @pytest.mark.parametrize(
