@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from aioprefetch.blocks import fetch
 from aioprefetch.operator.operator import Operator
 from aioprefetch.testing import FaultServer
 from aioprefetch.testing.oracle import content
@@ -90,9 +91,14 @@ async def test_readers_in_turn_need_one_connection_for_each_task(
     ids=["an object of at most a block", "blocks of 1 MiB"],
 )
 async def test_a_rest_that_is_drained_is_sent_whole_over_one_connection(
-    authority: Authority | None, size: int, options: dict[str, Any], request_bytes: int
+    authority: Authority | None,
+    size: int,
+    options: dict[str, Any],
+    request_bytes: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The rest of an object of at most a block, and up to 1 MiB of a larger one."""
+    monkeypatch.setattr(fetch, "DRAIN_SECONDS_MAX", 60.0)  # On a busy machine 2 MiB take long.
     data = content(size)
     async with served(data, READERS, authority) as (server, operator):
         await read_a_little(operator, data, READERS, **options)
