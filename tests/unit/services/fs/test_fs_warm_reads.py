@@ -22,6 +22,7 @@ from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.testing.fault_layer import FaultLayer
 from tests.probes.calls import counted_calls
+from tests.probes.turns import OtherTask
 from tests.stores.layer_stack import was_cancelled
 
 BLOCK_BYTES = 64 << 10
@@ -321,22 +322,11 @@ def starts() -> Iterator[int]:
 
 async def test_other_tasks_get_turns(operator: Operator, cache: ScriptedCache, starts: Iterator[int]) -> None:
     """While a task reads one range after another, a second one runs."""
-    async with operator, await opened(operator, cache) as reader:
-        turns, done = 0, False
-
-        async def other() -> None:
-            nonlocal turns
-            while not done:
-                turns += 1
-                await asyncio.sleep(0)
-
-        task = asyncio.ensure_future(other())
+    async with operator, await opened(operator, cache) as reader, OtherTask() as other:
         for start in [next(starts) for _ in range(200)]:
             await reader.read_at(start, 10)
-        done = True
-        await task
         assert cache.reads == 200
-        assert turns >= 200 * 4096 // TURN_BYTES
+        assert other.turns >= 200 * 4096 // TURN_BYTES
 
 
 async def test_cancelled_at_every_suspension(operator: Operator, cache: ScriptedCache, starts: Iterator[int]) -> None:

@@ -65,20 +65,6 @@ async def test_the_refusal_is_remembered() -> None:
         assert (refused.value.operation, refused.value.path) == ("copy", "a")
 
 
-async def test_what_describes_an_object_goes_along() -> None:
-    described = {"Content-Disposition": "inline", "x-amz-meta-who": "me", "Content-Type": "text/x"}
-
-    def head(asked: Asked, right: Said) -> Said:
-        found = server.done(asked)
-        return Said(found.status, b"", {**found.headers, **described})
-
-    bent = (Bent("copy", Said(501), times=9), Bent("head", head, times=9))
-    async with KeyServer({"a": b"one"}, *bent) as server, server.operator() as op:
-        await op.copy("a", "b")
-        (put,) = [asked for asked in server.asked if asked.verb == "put"]
-        assert {name: put.headers[name.lower()] for name in described} == described
-
-
 async def test_a_copy_that_must_replace_nothing_keeps_its_condition() -> None:
     """It goes in parts at a store of one's own, which may lack copies of parts."""
     bent = Bent("copypart", Said(501), times=9)
