@@ -16,7 +16,7 @@ import secrets
 import sys
 import threading
 import uuid
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,6 +41,8 @@ THREADS_ALLOWED = (
 )
 TESTS = Path(__file__).parent
 JOIN_SECONDS_MAX = 2.0
+# The fixture of pytest-asyncio with the loop of one test. A fixture that is a coroutine costs more.
+RUNNER = "_function_scoped_runner"
 # No call of ours takes 50 ms of CPU without a turn of the loop. What else the machine does can double that.
 HELD_SECONDS_MAX = 0.1
 # A JVM that lives for a minute is not worth compiling well: it takes half the CPU so. All of them inherit this.
@@ -198,13 +200,10 @@ def pytest_asyncio_loop_factories(
     return {"virtual": lambda: VirtualClockLoop(seed=seed)}
 
 
-@pytest.fixture
-async def no_leaked_tasks() -> AsyncIterator[None]:
-    """Fail when the test leaves an asyncio task behind. Requested for each async test by `hygiene`."""
-    before = asyncio.all_tasks()
-    yield
+async def check_tasks() -> None:
+    """Fail when a test has left an asyncio task behind."""
     current = asyncio.current_task()
-    leaked = {task for task in asyncio.all_tasks() - before if task is not current and not task.done()}
+    leaked = {task for task in asyncio.all_tasks() if task is not current and not task.done()}
     # The runtime of an operator that was collected ends in the turns that follow.
     if ending := {task for task in leaked if task.cancelling()}:
         await asyncio.wait(ending, timeout=JOIN_SECONDS_MAX)
@@ -236,30 +235,26 @@ def loop_lag() -> Iterator[LoopLag]:
 
 
 @pytest.fixture(autouse=True)
-def loops_get_their_turns(loop_lag: LoopLag) -> Iterator[None]:
-    """Fail when code of ours holds an event loop."""
-    loop_lag.take()
-    yield
-    held = loop_lag.take()
-    if held and sys.gettrace() is None:  # A measurement of coverage takes most of the time of what it measures.
-        pytest.fail("an event loop was held:\n" + "\n".join(map(str, held)))
-
-
-@pytest.fixture(autouse=True)
-def hygiene(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that leaves tasks or threads behind.
+def hygiene(request: pytest.FixtureRequest, loop_lag: LoopLag) -> Iterator[None]:
+    """Fail a test that leaves tasks or threads behind, or in which code of ours held an event loop.
 
     Leaked sockets are not counted here, since servers of the session come and go: an unclosed one raises
     ResourceWarning when it is collected, and warnings are errors.
     """
+    runner: asyncio.Runner | None = None
     if inspect.iscoroutinefunction(getattr(request.node, "function", None)):
         # First of all fixtures, hence the last to be torn down: what others close is closed by then.
-        request.getfixturevalue(no_leaked_tasks.__name__)
+        runner = request.getfixturevalue(RUNNER)
     before = set(threading.enumerate())
+    loop_lag.take()
     yield
-    leaked = [thread for thread in set(threading.enumerate()) - before if _outlives(thread)]
-    if leaked:
+    if runner is not None and asyncio.all_tasks(runner.get_loop()):
+        runner.run(check_tasks())
+    if leaked := [thread for thread in set(threading.enumerate()) - before if _outlives(thread)]:
         pytest.fail(f"leaked threads: {leaked}")
+    held = loop_lag.take()
+    if held and sys.gettrace() is None:  # A measurement of coverage takes most of the time of what it measures.
+        pytest.fail("an event loop was held:\n" + "\n".join(map(str, held)))
 
 
 def _outlives(thread: threading.Thread) -> bool:

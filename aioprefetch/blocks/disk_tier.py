@@ -48,9 +48,10 @@ class BlockIdentity:
     """The common identity of the blocks of one version of an object on one grid. ``key`` adds the number of a block.
 
     Of ``name`` the namespace is the store and the principal; ``tenant`` is a separation that the user configures.
+    ``size`` is that of the object.
     """
 
-    __slots__ = ("_encoded", "_grid", "_naming")
+    __slots__ = ("_encoded", "_grid", "_naming", "size")
 
     def __init__(
         self, tenant: str, name: FileName, version: str | None, etag: str | None, size: int, block_bytes: int
@@ -59,11 +60,7 @@ class BlockIdentity:
         self._encoded = encoded(tenant, len(namespace), *namespace, path, version, etag, size, block_bytes)
         self._grid = BlockGrid(size, block_bytes)
         self._naming = Naming(self._encoded)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the object."""
-        return self._grid.size
+        self.size = size
 
     def name(self, index: int) -> str:
         """The name of the file of block ``index``."""
@@ -277,7 +274,11 @@ class DiskTier:
     async def _deliver(self, fetch: Fetch, file: BlockFile, key: EntryKey, start: int, end: int) -> bool:
         """Deliver the bytes ``[start, end)`` of a block. Returns whether all were delivered."""
         block: OpenEntry | None = None
-        self._begin(fetch, file)
+        if fetch.head is None:
+            version, etag = file.version[:2]
+            size = fetch.end - fetch.start
+            head = ReadHead(start=fetch.start, size=size, total=None, etag=etag, version=version)
+            fetch.begin(head, path=fetch.label)
         with contextlib.suppress(CacheFailed):
             while start < end:
                 memory = fetch.writable()[: end - start]
@@ -294,16 +295,6 @@ class DiskTier:
         if not fetch.received:
             fetch.take_back()
         return start == end
-
-    @staticmethod
-    def _begin(fetch: Fetch, file: BlockFile) -> None:
-        """Begin the response of a fetch, unless it has begun."""
-        if fetch.head is None:
-            version, etag = file.version[:2]
-            size = fetch.end - fetch.start
-            fetch.begin(
-                ReadHead(start=fetch.start, size=size, total=None, etag=etag, version=version), path=fetch.label
-            )
 
     def _read_now(self, key: EntryKey, start: int, memory: memoryview) -> bool:
         """Read a small part of a block on the loop, if the kernel has in memory what has to be verified."""

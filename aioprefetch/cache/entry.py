@@ -152,6 +152,9 @@ class Checksums:
 
     def add(self, part: memoryview) -> None:
         """Add the next part."""
+        if len(part) < self._room:
+            self._checksum, self._room = crc32(part, self._checksum), self._room - len(part)
+            return
         position = 0
         while position < len(part):
             taken = part[position : position + self._room]

@@ -37,6 +37,8 @@ RACY_NANOSECONDS = 50_000_000
 _PARTS_MAX = 64
 # Bytes that are read and verified at once, while they are still in the caches of the processor.
 READ_BYTES = 4 * PIECE_BYTES
+# No more entries are open at once between two reads of them.
+OPEN_MAX = 64
 # A read needs this much memory for the parts of its first and last piece that no read has asked for.
 SCRATCH_BYTES = 2 * PIECE_BYTES
 
@@ -146,8 +148,8 @@ class EntryFiles:
         self._closed = threading.Event()
         self._changed_at = -1
         self._looks = Looks(capacity_bytes)
-        # When which entries were read on the loop, and their tails, as far as index and times do not know it yet.
-        self.uses: dict[str, tuple[float, EntryTail | None]] = {}
+        # When which entries were read on the loop, as far as index and times do not know it yet. Some are open still.
+        self.uses: dict[str, tuple[float, EntryTail | None, OpenEntry | None]] = {}
         self._claims: dict[str, Descriptor] = {}
 
     # --- opening and closing ------------------------------------------------------------------------------------
@@ -171,6 +173,7 @@ class EntryFiles:
         self._closed.set()
         self._directory = None
         self._claims.clear()
+        self.uses = {}
 
     # --- listing ------------------------------------------------------------------------------------------
 
@@ -247,16 +250,19 @@ class EntryFiles:
         """``find`` and ``OpenEntry.read``, as far as the kernel has the file in memory. Never waits.
 
         ``False`` if not, and also for every failure, which ``find`` meets again. The use is noted; ``touch`` makes it
-        known to other processes.
+        known to other processes, and closes what stays open until then.
         """
         directory = self._directory
         if directory is None or not directory.answers:
             return False
+        used = self.uses.pop(key.name, None)
+        entry = kept = None if used is None else used[2]
         try:
-            if (opened := directory.open_now(key.name)) is None:
-                return False
-            entry = OpenEntry(*opened, key, self._calls, is_cached=True)
-            entry.tail = self._index.get(key.name)
+            if entry is None:
+                if (opened := directory.open_now(key.name)) is None:
+                    return False
+                entry = OpenEntry(*opened, key, self._calls, is_cached=True)
+                entry.tail = self._index.get(key.name)
             if entry.read(start, target, scratch, seconds_max=1.0) < len(target):
                 return False
         except BadEntry:
@@ -265,7 +271,7 @@ class EntryFiles:
             if error.errno == errno.EOPNOTSUPP:
                 directory.answers = False
             return False
-        self.uses[key.name] = time.time(), entry.tail
+        self.uses[key.name] = time.time(), entry.tail, entry if kept or len(self.uses) < OPEN_MAX else None
         return True
 
     def touch(self) -> None:
@@ -273,11 +279,11 @@ class EntryFiles:
         uses, self.uses = self.uses, {}
         used = list(uses.items())  # At once: the loop may be adding one.
         with self._lock:
-            for name, (used_at, tail) in used:
+            for name, (used_at, tail, _) in used:
                 self._index.use(name, used_at, tail)
         directory = self._directory
         if directory is not None:
-            for name, (used_at, _) in used:
+            for name, (used_at, _, _) in used:
                 directory.touch(name, used_at)
 
     def drop(self, name: str) -> None:

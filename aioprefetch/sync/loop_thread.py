@@ -72,10 +72,8 @@ class Call(Generic[T]):
 
     def wait(self, timeout_seconds: float) -> bool:
         """Whether it ended within ``timeout_seconds``."""
-        if self._done.acquire(timeout=min(timeout_seconds, threading.TIMEOUT_MAX)):
-            self._done.release()
-            return True
-        return False
+        # Looked at first: an interrupt right behind ``acquire`` takes the result of a wait away, and not its lock.
+        return self._finished or self._done.acquire(timeout=min(timeout_seconds, threading.TIMEOUT_MAX))
 
     def result(self) -> T:
         """The result or error of the coroutine. Only once: the error is dropped to break a reference cycle.

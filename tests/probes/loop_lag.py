@@ -61,7 +61,7 @@ class HeldLoop:
 class _Running:
     """The callback that runs on one thread, and the call into the package that it is in.
 
-    Most callbacks end before the thread looks at them, and cost one read of a clock.
+    Most callbacks end before the thread looks at them, and cost no read of a clock: time counts from the first look.
     """
 
     def __init__(self, thread_id: int) -> None:
@@ -69,33 +69,24 @@ class _Running:
         self.is_running = False
         # Set at every look: the kernel's time is then read again before the next callback.
         self.is_stale = True
+        self.callback = self.looked_into = self._seen = 0
         self._clock = time.pthread_getcpuclockid(thread_id)
         self._lock = threading.Lock()
         self._collecting_since = self._began = self._looked = 0.0
         self._kernel_seconds = self._garbage_seconds = 0.0
-        self._callback = 0
-        self._clear(0)
+        self._clear()
 
-    def _clear(self, callback: int) -> None:
-        self._looked_into = callback
+    def _clear(self) -> None:
         self._call: FrameType | None = None
         self._call_seconds = self._longest_seconds = 0.0
         self._worst = HeldLoop(0.0, ())
 
-    def begin(self) -> None:
-        if self.is_stale:
-            self.is_stale = False
-            self._kernel_seconds = kernel_seconds()
-        self._garbage_seconds = 0.0
-        self._began = self._looked = time.clock_gettime(self._clock)
-        self._callback += 1
-        self.is_running = True
+    def refresh(self) -> None:
+        self.is_stale = False
+        self._kernel_seconds = kernel_seconds()
 
-    def end(self) -> HeldLoop | None:
-        """The longest call, if the thread looked at this callback; time after the last look counts for it."""
-        self.is_running = False
-        if self._looked_into != self._callback:
-            return None
+    def end(self) -> HeldLoop:
+        """The longest call of a callback that the thread has looked into; time after the last look counts for it."""
         with self._lock:
             if self._call is not None:
                 self._add(time.clock_gettime(self._clock) - self._looked, self._worst.stack)
@@ -112,11 +103,16 @@ class _Running:
             if not self.is_running:
                 return
             now = time.clock_gettime(self._clock)
+            if self._seen != self.callback:
+                self._seen = self.callback
+                self._began = self._looked = now
+                self._garbage_seconds = 0.0
             spent, self._looked = now - self._looked, now
             if now - self._began < quiet_seconds:
                 return
-            if self._looked_into != self._callback:
-                self._clear(self._callback)
+            if self.looked_into != self.callback:
+                self.looked_into = self.callback
+                self._clear()
             frames = frames_of(self.thread_id)
             call = entered(frames, package)
             if call is not self._call:
@@ -194,8 +190,7 @@ def entered(frames: Sequence[FrameType], package: str) -> FrameType | None:
 class LoopLag:
     """Watches the event loops of asyncio in this process while it is entered, but not those of uvloop.
 
-    A thread checks every 5 ms whether a callback has run for long, and if so which code it runs. Each callback costs
-    one more read of a clock.
+    A thread checks every 5 ms whether a callback has run for long, and if so which code it runs.
 
     Args:
         limit_seconds: Maximum CPU seconds of a call without a turn of the loop.
@@ -214,15 +209,26 @@ class LoopLag:
 
     def __enter__(self) -> Self:
         self._run = asyncio.Handle._run
-        lag, run = self, self._run
+        lag, run, here = self, self._run, self._here
 
         def measured(self: asyncio.Handle) -> None:
-            running = lag.begin()
+            try:
+                running: _Running = here.running
+            except AttributeError:
+                running = lag.add_thread()
+            if running.is_running:  # A loop within a callback of a loop: it is part of that one.
+                run(self)
+                return
+            if running.is_stale:
+                running.refresh()
+            running.callback += 1
+            running.is_running = True
             try:
                 run(self)
             finally:
                 del self  # As asyncio does: the traceback of an exception holds this frame, and would hold the result.
-                if running is not None:
+                running.is_running = False
+                if running.looked_into == running.callback:
                     lag.end(running)
 
         asyncio.Handle._run = measured  # type: ignore[method-assign]  # runs each callback
@@ -241,19 +247,13 @@ class LoopLag:
         held, self.held = self.held, []
         return held
 
-    def begin(self) -> _Running | None:
-        """A callback begins on this thread. ``None`` for a loop within a callback of a loop: it is part of that one."""
-        running: _Running | None = getattr(self._here, "running", None)
-        if running is None:
-            running = self._here.running = self._running[threading.get_ident()] = _Running(threading.get_ident())
-        if running.is_running:
-            return None
-        running.begin()
+    def add_thread(self) -> _Running:
+        running = self._here.running = self._running[threading.get_ident()] = _Running(threading.get_ident())
         return running
 
     def end(self, running: _Running) -> None:
         held = running.end()
-        if held is not None and held.cpu_seconds > self.limit_seconds:
+        if held.cpu_seconds > self.limit_seconds:
             self.held.append(held)
 
     def _collect(self, phase: str, info: Mapping[str, int]) -> None:

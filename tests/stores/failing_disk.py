@@ -110,6 +110,19 @@ def failing(operation: str, number: int) -> Callable[[str], None]:
     return before
 
 
+class Halted:
+    """Calls of one operation wait until they are let go."""
+
+    def __init__(self, operation: str) -> None:
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        self._operation = operation
+
+    def __call__(self, operation: str) -> None:
+        if operation == self._operation:
+            self.reached.set()
+            self.go_on.wait(20)
+
+
 class EveryNth:
     """Every n-th call fails, whatever it is."""
 

@@ -13,11 +13,13 @@ import pytest
 
 from aioprefetch.cache.directory import SystemCalls
 from aioprefetch.cache.entry import PIECE_BYTES, PIECE_BYTES_MIN
-from aioprefetch.cache.files import SCRATCH_BYTES
+from aioprefetch.cache.files import OPEN_MAX, SCRATCH_BYTES
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.page_cache import KNOWS_NOWAIT
 from aioprefetch.testing.conformance.suite import checks
 from tests.probes.calls import counted_calls
+from tests.probes.descriptors import descriptors_below, needs_proc
+from tests.probes.turns import OtherTask
 from tests.stores.disk_tier import (
     BLOCK,
     READ_TIMEOUT_SECONDS,
@@ -305,24 +307,12 @@ async def test_every_call_of_a_hit_may_fail(tmp_path: Path, is_cached: bool) -> 
 
 async def test_other_tasks_get_their_turns(tmp_path: Path) -> None:
     """A task that only reads what is in memory would otherwise never let go."""
-    async with warm_bench(tmp_path, WarmCalls(), memory_blocks=2) as (b, reader):
-        turns = 0
-        is_over = False
-
-        async def count() -> None:
-            nonlocal turns
-            while not is_over:
-                turns += 1
-                await asyncio.sleep(0)
-
-        counting = asyncio.create_task(count())
+    async with warm_bench(tmp_path, WarmCalls(), memory_blocks=2) as (b, reader), OtherTask() as other:
         hits = counts(b)[0]
         for _ in range(10):
             for index in (1, 2, 3):
                 await read_block(b, reader, index)
-        is_over = True
-        await counting
-        assert turns >= (counts(b)[0] - hits) // 2 > 5
+        assert other.turns >= (counts(b)[0] - hits) // 2 > 5
 
 
 @pytest.mark.cost
@@ -330,7 +320,7 @@ async def test_a_hit_takes_few_calls_of_functions(tmp_path: Path) -> None:
     """Of the package, while memory is free: 218 when this was written."""
     small = 2 * KIB
     more: dict[str, Any] = {"block_bytes": small, "blocks": 1, "memory_bytes": BLOCK}
-    async with disk_bench(tmp_path, calls=StillWarm(), **more) as b, reader_of(b) as reader:
+    async with disk_bench(tmp_path, calls=WarmCalls(), **more) as b, reader_of(b) as reader:
         for _ in range(2):
             for start in range(0, BLOCK, small):
                 assert await reader.read_at(start, small) == b.data[start : start + small]
@@ -348,19 +338,13 @@ async def test_a_hit_takes_few_calls_of_functions(tmp_path: Path) -> None:
         assert calls.number / len(there) < 250
 
 
-class StillWarm(StillCalls):
-    """The kernel has every file in memory."""
-
-    is_warm = True
-
-
 # --- which files were used ------------------------------------------------------------------------------------------
 
 
 def test_a_read_on_the_loop_counts_as_a_use(tmp_path: Path) -> None:
     """The file that was read stays, and the one that was not makes room."""
     keys = [key_of(index) for index in range(4)]
-    cache = cache_in(tmp_path, capacity_bytes=3 * keys[0].file_bytes, calls=StillWarm())
+    cache = cache_in(tmp_path, capacity_bytes=3 * keys[0].file_bytes, calls=WarmCalls())
     for key in keys[:3]:
         put(cache, key)
     assert cache.find(keys[2]) is not None
@@ -391,6 +375,44 @@ def test_a_tail_that_was_verified_is_not_read_again(tmp_path: Path) -> None:
     assert reads() == 0
     assert cache.put(key, [memoryview(data_of(key))], replaces=True)
     assert [reads(), reads()] == [2, 1]
+
+
+@needs_proc
+def test_files_stay_open_until_their_use_is_known(tmp_path: Path) -> None:
+    """One that is read again is not opened again. There are not many of them, and none of a cache that is closed."""
+    calls, keys = WarmCalls(), [key_of(index, size=10_000) for index in range(OPEN_MAX + 5)]
+    cache, scratch = cache_in(tmp_path, calls=calls), memoryview(bytearray(SCRATCH_BYTES))
+    for key in keys:
+        put(cache, key)
+    assert cache.find(keys[0]) is not None
+
+    def opened() -> tuple[int, int]:
+        calls.made.clear()
+        for key in keys:
+            data = memoryview(bytearray(key.data_bytes))
+            assert cache.read_cached(key, 0, data, scratch)
+            assert data == data_of(key)
+        is_open = [path for path in descriptors_below(tmp_path) if not os.path.isdir(path)]
+        return calls.made.count("open_cached"), len(is_open)
+
+    assert [opened(), opened()] == [(len(keys), OPEN_MAX), (5, OPEN_MAX)]
+    cache.touch()
+    assert opened() == (len(keys), OPEN_MAX)
+    cache.close()
+    assert descriptors_below(tmp_path) == []
+
+
+def test_an_open_file_that_was_damaged_is_opened_again(tmp_path: Path) -> None:
+    key, data, scratch = key_of(), memoryview(bytearray(100)), memoryview(bytearray(SCRATCH_BYTES))
+    cache = cache_in(tmp_path, calls=WarmCalls())
+    put(cache, key)
+    assert cache.find(key) is not None
+    assert cache.read_cached(key, 0, data, scratch)
+    overwrite(file_of(tmp_path, key), 50, b"?")
+    assert not cache.read_cached(key, 0, data, scratch)
+    assert cache.put(key, [memoryview(data_of(key))], replaces=True)
+    assert cache.read_cached(key, 0, data, scratch)
+    assert data == data_of(key)
 
 
 @pytest.mark.parametrize("closes", [False, True])

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -30,7 +29,7 @@ from aioprefetch.values import ReadHead
 from tests.profile import few
 from tests.repository.source_tree import ROOT
 from tests.stores.disk_tier import BLOCK, counts, disk_bench, key_in, read_block, reader_of, tier_of, written
-from tests.stores.failing_disk import FailingCalls, cache_in, failing, files_in, private, until
+from tests.stores.failing_disk import FailingCalls, Halted, cache_in, failing, files_in, private, until
 from tests.stores.gated_reader import Bench, settle
 
 FETCHED: dict[str, Any] = {"write": "fetched"}
@@ -249,23 +248,16 @@ async def test_a_read_that_is_cancelled_while_it_waits_leaves_all_well(tmp_path:
 
 async def test_a_read_that_is_cancelled_while_it_claims_holds_nothing(tmp_path: Path) -> None:
     """The thread goes on, and what it claims is given up."""
-    claiming, go_on = threading.Event(), threading.Event()
-
-    def before(operation: str) -> None:
-        if operation == "lock":
-            claiming.set()
-            go_on.wait(20)
-
-    calls = FailingCalls()
+    halted, calls = Halted("lock"), FailingCalls()
     async with claimed(tmp_path, calls=calls) as (b, reader, other, key):
         other.release([key.name])
-        calls.before = before
+        calls.before = halted
         reading = asyncio.create_task(reader.read_at(2 * BLOCK, BLOCK))
-        await until(claiming.is_set)
+        await until(halted.reached.is_set)
         reading.cancel()
         await asyncio.wait([reading])
         calls.before = None
-        go_on.set()
+        halted.go_on.set()
         await until(lambda: other.claim([key.name]))
         assert b.ranges == []
 

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import os
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from tests.stores.disk_tier import (
     tier_of,
     written,
 )
-from tests.stores.failing_disk import FailingCalls, cache_in, files_in, read_until_on_disk, until
+from tests.stores.failing_disk import FailingCalls, Halted, cache_in, files_in, read_until_on_disk, until
 from tests.stores.gated_reader import Bench, settle
 
 
@@ -228,24 +227,18 @@ async def test_a_block_that_is_not_whole_is_never_written(tmp_path: Path) -> Non
 
 
 async def test_a_block_that_is_being_written_is_still_read_from_memory(tmp_path: Path) -> None:
-    writing, go_on = threading.Event(), threading.Event()
-
-    def before(operation: str) -> None:
-        if operation == "write":
-            writing.set()
-            go_on.wait(20)
-
-    async with disk_bench(tmp_path, calls=FailingCalls(before)) as b:
+    halted = Halted("write")
+    async with disk_bench(tmp_path, calls=FailingCalls(halted)) as b:
         reader = reader_of(b)
         await read_block(b, reader, 0)
         await read_block(b, reader, 1)
-        await until(writing.is_set)
+        await until(halted.reached.is_set)
         b.calls.clear()
         for index in (0, 1, 0):
             await read_block(b, reader, index)
         assert b.calls == []
         assert counts(b) == (0, 0, 0)
-        go_on.set()
+        halted.go_on.set()
         await written(b)
         await read_block(b, reader, 0)
         await reader.aclose()
@@ -273,21 +266,15 @@ async def test_memory_comes_back_when_blocks_are_written(tmp_path: Path) -> None
 
 
 async def test_unbuffer_gives_back_what_is_being_written(tmp_path: Path) -> None:
-    writing, go_on = threading.Event(), threading.Event()
-
-    def before(operation: str) -> None:
-        if operation == "write":
-            writing.set()
-            go_on.wait(20)
-
-    async with disk_bench(tmp_path, calls=FailingCalls(before)) as b:
+    halted = Halted("write")
+    async with disk_bench(tmp_path, calls=FailingCalls(halted)) as b:
         reader = reader_of(b)
         await read_block(b, reader, 0)
         await read_block(b, reader, 1)
-        await until(writing.is_set)
+        await until(halted.reached.is_set)
         await reader.unbuffer()
         assert b.runtime.budget.used_bytes == BLOCK
-        go_on.set()
+        halted.go_on.set()
         await written(b)
         await until(lambda: b.runtime.budget.used_bytes == 0)
         assert len(files_in(tmp_path)) == 1
@@ -295,27 +282,19 @@ async def test_unbuffer_gives_back_what_is_being_written(tmp_path: Path) -> None
 
 
 async def test_a_read_that_is_cancelled_while_the_disk_reads_leaves_all_well(tmp_path: Path) -> None:
-    reading, go_on = threading.Event(), threading.Event()
-
-    def before(operation: str) -> None:
-        if operation == "read" and armed:
-            reading.set()
-            go_on.wait(20)
-
-    armed: list[bool] = []
-    async with disk_bench(tmp_path, calls=FailingCalls(before)) as b:
+    halted, calls = Halted("read"), FailingCalls()
+    async with disk_bench(tmp_path, calls=calls) as b:
         reader = reader_of(b)
         await on_disk(b, reader, 0)
-        armed.append(True)
+        calls.before = halted
         task = asyncio.create_task(reader.read_at(0, 10))
-        await until(reading.is_set)
+        await until(halted.reached.is_set)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         await settle()
         assert not tier_of(b).calls.is_off
-        armed.clear()
-        go_on.set()
+        halted.go_on.set()
         await read_block(b, reader, 0)
         assert b.calls == []
         assert counts(b)[2] == 0

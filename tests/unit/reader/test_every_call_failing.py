@@ -20,7 +20,7 @@ from aioprefetch.testing.conformance.suite import RecordingLayer
 from aioprefetch.testing.fault_layer import Point
 from aioprefetch.testing.oracle import assert_same_bytes
 from aioprefetch.values import Lane
-from tests.profile import few_rows
+from tests.profile import in_turns
 from tests.stores.gated_reader import KIB, bench
 from tests.unit.reader.ahead import assert_all_given_back
 
@@ -163,11 +163,10 @@ async def run_once(program: Program, policy: str, growth: str, fault: Injection)
     return [one.lane for one in log.reads], failures.count
 
 
-# In this order `make test` has each program, and each of these ways twice.
 WAYS = (("sequential", "step"), ("parquet", "stall"), ("columnar", "linear"), ("adaptive", "stall"))
 
 
-@pytest.mark.parametrize(("program", "way"), few_rows(itertools.product(PROGRAMS, WAYS), 3))
+@pytest.mark.parametrize(("program", "way"), in_turns(PROGRAMS, WAYS))
 def test_the_nth_request_fails_for_every_n(program: Program, way: tuple[str, str]) -> None:
     """Until a run has fewer requests than that. At most one call of the reader fails for one request."""
     policy, growth = way

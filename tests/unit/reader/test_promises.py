@@ -15,6 +15,7 @@ from aioprefetch.reader.policy import PolicyName
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import WriteRequest
+from tests.probes.turns import OtherTask
 from tests.stores.gated_reader import bench
 
 KIB = 1 << 10
@@ -53,20 +54,11 @@ async def test_misses_that_wait_for_nothing_leave_turns_to_other_tasks(policy: P
     service = Memory()
     service.store.put(WriteRequest(path="k"), bytes(4 << 20))
     async with Operator(service, block_bytes=16 * KIB) as operator, operator.reader("k", policy=policy) as reader:
-        turns = 0
-
-        async def other() -> None:
-            nonlocal turns
-            while True:
-                await asyncio.sleep(0)
-                turns += 1
-
         await reader.read_at(0, 1)
-        task = asyncio.create_task(other())
-        for start in range(0, 4 << 20, 32 * KIB):
-            assert await reader.read_at(start, 4 * KIB) == bytes(4 * KIB)
-        task.cancel()
-        assert turns >= 6
+        async with OtherTask() as other:
+            for start in range(0, 4 << 20, 32 * KIB):
+                assert await reader.read_at(start, 4 * KIB) == bytes(4 * KIB)
+            assert other.turns >= 6
 
 
 async def test_a_second_reader_fetches_no_resident_byte_again(operator: Operator) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from aioprefetch.scheduler.pages import ScanLine, ScanPart
 from aioprefetch.scheduler.scheduling_loop import ScheduledPages, scan_lines, schedule_parts
+from tests.probes.turns import OtherTask
 from tests.profile import chosen
 from tests.stores.gated_reader import in_case
 from tests.stores.pretended_format import NoIo, PretendedColumn, PretendedRoot
@@ -92,18 +93,10 @@ def test_empty_pages_and_no_columns() -> None:
 async def test_it_waits_for_no_read_and_lets_others_have_their_turn() -> None:
     columns, log = columns_of([1] * 100)
     pages = ScheduledPages()
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while len(log) < 100:
-            turns += 1
-            await asyncio.sleep(0)
-
-    parts = [ScanPart(columns, PretendedRoot(), NoIo(), 100)]
-    await asyncio.gather(schedule_parts(parts, pages, pages_per_turn=10), other())
+    async with OtherTask() as other:
+        await schedule_parts([ScanPart(columns, PretendedRoot(), NoIo(), 100)], pages, pages_per_turn=10)
     assert len(log) == 100
-    assert turns >= 9
+    assert other.turns >= 9
 
 
 async def test_it_stays_within_reach_of_the_decoder() -> None:

@@ -7,10 +7,10 @@ from aioprefetch.testing.conformance.suite import checks
 Program = Callable[[str], str]
 
 SHARED = """
-import asyncio, os, signal, sys, threading
+import asyncio, os, signal, sys, threading, time
 from aioprefetch.errors import Closed, WrongLoop
 from aioprefetch.sync import iterate, run
-from aioprefetch.sync.loop_thread import loop_thread, process_lock
+from aioprefetch.sync.loop_thread import CANCEL_SECONDS_MAX, loop_thread, process_lock
 
 def child(work):
     pid = os.fork()
@@ -184,6 +184,21 @@ assert run(here()) == os.getpid()
 print("goes on")
 """
     assert program(SHARED + source) == "goes on\n"
+
+
+def test_an_interrupt_at_the_end_of_a_call_costs_no_wait(program: Program) -> None:
+    """The thread that waits gets it when it has woken with the result: its wait is not one for a cancellation."""
+    source = """
+async def interrupt():  # By a signal to the loop's thread, which does not wake the one that waits.
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+begun = time.monotonic()
+try:
+    run(interrupt())
+except KeyboardInterrupt:
+    assert time.monotonic() - begun < CANCEL_SECONDS_MAX
+    print("at once")
+"""
+    assert program(SHARED + source) == "at once\n"
 
 
 def test_a_fork_in_a_call_leaves_the_coroutine_to_the_parent(program: Program) -> None:

@@ -22,28 +22,22 @@ from tests.files.lance_v20_pages import (
     unsliced,
     write_file,
 )
-from tests.profile import chosen
+from tests.profile import in_turns
 
 ROWS = 700
 
 
 # Batches and cache of the writer. It makes no dictionaries of its own for fewer than 100 rows; with the last cache the
 # pages of lists and of their items differ.
-FILES: list[tuple[int, int | None]] = chosen(
-    quick=[(1, None), (30, 1500)], full=[(1, None), (5, 1), (8, 1), (30, 1500)]
-)
+FILES: list[tuple[int, int | None]] = [(1, None), (30, 1500), (5, 1), (8, 1)]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-async def test_pages_of_every_type_are_read_exactly(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for batches, cache in FILES:
-        await check_family(tmp_path, name, batches, cache, monkeypatch)
-
-
-async def check_family(
-    tmp_path: Path, name: str, batches: int, cache: int | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "written"), in_turns(FAMILIES, FILES))
+async def test_pages_of_every_type_are_read_exactly(
+    tmp_path: Path, name: str, written: tuple[int, int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Read a family from a file that was written in ``batches`` batches: all rows, ranges and takes."""
+    """All rows, ranges and takes."""
+    batches, cache = written
     monkeypatch.setattr(strings, "DIRECT_BYTES", 0 if batches > 5 else strings.DIRECT_BYTES)
     rng = np.random.default_rng(zlib.crc32(name.encode()) + batches)
     table = table_of(name, rng, ROWS)

@@ -23,6 +23,7 @@ from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.services.fs.reading import KEPT_MAX
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadRequest, ReadSession
+from tests.probes.turns import OtherTask
 from tests.reliability.turns import at_once
 
 DATA = bytes(range(250)) * 40
@@ -222,21 +223,11 @@ async def test_the_loop_is_held_for_a_bounded_read(
 
 async def test_other_tasks_get_turns(accessor: FsAccessor, jobs: Jobs) -> None:
     """While a task reads one cached range after another, a second one runs."""
-    turns, done = 0, False
-
-    async def other() -> None:
-        nonlocal turns
-        while not done:
-            turns += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.ensure_future(other())
-    for _ in range(200):
-        await read(accessor, "k", size=10)
-    done = True
-    await task
+    async with OtherTask() as other:
+        for _ in range(200):
+            await read(accessor, "k", size=10)
     assert jobs.count == 0
-    assert turns >= 200 * (4 << 10) // TURN_BYTES
+    assert other.turns >= 200 * (4 << 10) // TURN_BYTES
 
 
 # --- long bodies -------------------------------------------------------------------------------------------------

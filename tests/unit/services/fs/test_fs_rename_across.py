@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Metadata, RenameRequest, StatRequest
 from tests.probes.descriptors import descriptors_below
+from tests.profile import few_rows
 
 DATA = bytes(range(250)) * 10
 OLD = b"old"
@@ -92,9 +94,10 @@ def ends(
         yield Ends(tmp_path / "source", Path(folder) / "target", runtime)
 
 
-@pytest.mark.parametrize("size", [0, 1, 1000, 2500])
-@pytest.mark.parametrize("mode", [0o600, 0o755, 0o444, 0o666])
-@pytest.mark.parametrize("if_not_exists", [False, True])
+@pytest.mark.parametrize(
+    ("size", "mode", "if_not_exists"),
+    few_rows(product([0, 1, 1000, 2500], [0o600, 0o755, 0o444, 0o666], [False, True]), 5),
+)
 async def test_bytes_mode_and_times_come_along(ends: Ends, size: int, mode: int, if_not_exists: bool) -> None:
     ends.put(DATA[:size], mode=mode)
     if not if_not_exists:
@@ -390,10 +393,10 @@ def is_whole(path: Path) -> bool:
 
 
 @checks("reliability:W36")
-@pytest.mark.parametrize("put", [put_file, put_link])
-@pytest.mark.parametrize("kills", [False, True])
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("if_not_exists", [False, True])
+@pytest.mark.parametrize(
+    ("put", "kills", "after", "if_not_exists"),
+    few_rows(product([put_file, put_link], *[[False, True]] * 3), 3),  # With each pair of values.
+)
 async def test_broken_off_at_every_system_call(
     ends: Ends,
     monkeypatch: pytest.MonkeyPatch,

@@ -22,6 +22,7 @@ from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.testing.fault_layer import FaultLayer
 from tests.probes.calls import counted_calls
+from tests.probes.turns import OtherTask
 from tests.stores.layer_stack import was_cancelled
 
 BLOCK_BYTES = 64 << 10
@@ -175,9 +176,21 @@ async def test_local_files_evict_nothing(root: Path, policy: PolicyName) -> None
 
 async def test_what_the_caller_wants_kept_is_kept(operator: Operator) -> None:
     async with operator, operator.reader("k", policy="random", keep_behind=True) as reader:
-        for _ in range(2):
-            assert await reader.read_at(BLOCK_BYTES, 100) == DATA[BLOCK_BYTES : BLOCK_BYTES + 100]
-        assert (reader.statistics["stream_read_block_hits"], counts(reader)[0]) == (1, 1)
+        for start in (0, BLOCK_BYTES, BLOCK_BYTES):  # The first request keeps its bytes in any case.
+            assert await reader.read_at(start, 100) == DATA[start : start + 100]
+        assert (reader.statistics["stream_read_block_hits"], counts(reader)[0]) == (1, 2)
+
+
+@pytest.mark.parametrize(("blocks_before", "step"), [([0], 4096), ([24, 22], -4096)])
+async def test_the_rest_of_a_block_is_fetched_beside_a_read(
+    operator: Operator, blocks_before: list[int], step: int
+) -> None:
+    """By one request, in the direction of the reads: those that follow in the block are hits."""
+    block = range(20 * BLOCK_BYTES, 21 * BLOCK_BYTES, 4096)
+    async with operator, operator.reader("k", policy="sequential", prefetch_blocks=0) as reader:
+        for start in (*(number * BLOCK_BYTES for number in blocks_before), *block[:: step // 4096]):
+            assert await reader.read_at(start, 4096) == DATA[start : start + 4096]
+        assert counts(reader)[0] == 1 + 2 * len(blocks_before)
 
 
 async def test_bytes_in_memory_or_in_flight_are_not_read_again(operator: Operator, cache: ScriptedCache) -> None:
@@ -309,22 +322,11 @@ def starts() -> Iterator[int]:
 
 async def test_other_tasks_get_turns(operator: Operator, cache: ScriptedCache, starts: Iterator[int]) -> None:
     """While a task reads one range after another, a second one runs."""
-    async with operator, await opened(operator, cache) as reader:
-        turns, done = 0, False
-
-        async def other() -> None:
-            nonlocal turns
-            while not done:
-                turns += 1
-                await asyncio.sleep(0)
-
-        task = asyncio.ensure_future(other())
+    async with operator, await opened(operator, cache) as reader, OtherTask() as other:
         for start in [next(starts) for _ in range(200)]:
             await reader.read_at(start, 10)
-        done = True
-        await task
         assert cache.reads == 200
-        assert turns >= 200 * 4096 // TURN_BYTES
+        assert other.turns >= 200 * 4096 // TURN_BYTES
 
 
 async def test_cancelled_at_every_suspension(operator: Operator, cache: ScriptedCache, starts: Iterator[int]) -> None:

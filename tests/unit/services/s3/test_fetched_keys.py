@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import itertools
 import json
 import os
 from collections import defaultdict
@@ -22,6 +23,7 @@ from aioprefetch.services.s3.accessor import S3Accessor
 from aioprefetch.services.s3.sigv4 import AccessKeys
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import ReadRequest
+from tests.profile import few_rows
 
 CANARY = "canary-token"
 CONTAINER = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
@@ -220,27 +222,21 @@ def shown(error: BaseException) -> str:
     return f"{error} {error.__cause__} {error.__context__}"
 
 
-@pytest.mark.parametrize("setup", SETUPS)
-@pytest.mark.parametrize(
-    ("answer", "is_temporary"),
-    [
-        ((403, DENIED.format("AccessDenied")), False),
-        ((400, DENIED.format("ExpiredToken")), False),
-        ((400, DENIED.format("Throttling")), True),
-        ((503, ""), True),
-        (None, True),
-    ],
-    ids=["denied", "expired", "throttled", "down", "dropped"],
-)
+SAID: dict[str, tuple[Answer, bool]] = {
+    "denied": ((403, DENIED.format("AccessDenied")), False),
+    "expired": ((400, DENIED.format("ExpiredToken")), False),
+    "throttled": ((400, DENIED.format("Throttling")), True),
+    "down": ((503, ""), True),
+    "dropped": (None, True),
+}
+
+
+@pytest.mark.parametrize(("failure", "setup"), few_rows(itertools.product(SAID, SETUPS), 3))
 async def test_a_failure_names_what_was_asked(
-    services: Services,
-    runtime: Runtime,
-    monkeypatch: pytest.MonkeyPatch,
-    setup: str,
-    answer: Answer,
-    is_temporary: bool,
+    services: Services, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, failure: str, setup: str
 ) -> None:
     """It is one of the credentials, not one of the store, and another attempt follows where that may help."""
+    answer, is_temporary = SAID[failure]
     prepare, asked = SETUPS[setup]
     path = prepare(services, monkeypatch)
     if answer is not None and setup == "sso":

@@ -189,9 +189,11 @@ async def test_failures_are_counted_and_logged_not_raised(caplog: pytest.LogCapt
     assert "'a' was not cleaned" in caplog.text
 
 
-async def test_removed_records_do_not_stop_cleaning(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("commits", [(1, 2, 3), (3,)])
+async def test_removed_records_do_not_stop_cleaning(commits: tuple[int, ...], caplog: pytest.LogCaptureFixture) -> None:
+    """Those behind them are cleaned, by commits of their own or at once."""
     scene = Scene()
-    for name in "ab":
+    for name in "abc":
         await scene.plan(FetchItem(await scene.put(name)))
     records = scene.state.records
 
@@ -201,8 +203,8 @@ async def test_removed_records_do_not_stop_cleaning(caplog: pytest.LogCaptureFix
         return await records(after, through)
 
     scene.state.records = compacted  # type: ignore[method-assign]
-    await scene.commit(1)
-    await scene.commit(2)
+    for commit in commits:
+        await scene.commit(commit)
     assert scene.keys() == ["in/a"]
     assert "their files are not cleaned" in caplog.text
 
@@ -338,22 +340,6 @@ async def test_a_store_that_refuses_everything_leaves_the_records_to_a_later_com
     assert scene.keys() == ["in/a", "in/b", "in/c"]
     await scene.commit(1)
     assert scene.keys() == []
-
-
-async def test_records_that_are_left_are_cleaned_although_earlier_ones_are_removed() -> None:
-    scene = Scene()
-    for name in "abc":
-        await scene.plan(FetchItem(await scene.put(name)))
-    records = scene.state.records
-
-    async def compacted(after: int, through: int) -> list[Record]:
-        if after < 1:
-            raise NotFound("removed")
-        return await records(after, through)
-
-    scene.state.records = compacted  # type: ignore[method-assign]
-    await scene.commit(3)
-    assert scene.keys() == ["in/a"]
 
 
 def test_a_target_must_lie_in_the_store_and_outside_of_the_source() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from aioprefetch.errors import Unavailable
 from aioprefetch.source.state.compaction import FAILURES_MAX
+from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.state.store import StateStore, Versioned
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from tests.unit.source.state.stores import SMALL, Switch, add, memory, next_record, opened
@@ -16,15 +17,21 @@ from tests.unit.source.state.stores import SMALL, Switch, add, memory, next_reco
 COMMIT_SECONDS = 10
 
 
-async def test_failing_compactions_are_raised_in_the_end(caplog: pytest.LogCaptureFixture) -> None:
+async def with_failing_compactions(retry_seconds: float) -> tuple[SourceState, Switch]:
+    """A state with a name that is compacted, and one of which the compactions fail while the switch is on."""
     base, switch = memory(), Switch()
     plan = (Injection(operation="write", path="state/snapshot-000000000001.json", times=None, error=Unavailable),)
-    state = await opened(base.layer(switch), options=replace(SMALL, compact_entries=1, retry_seconds=0.0))
+    state = await opened(base.layer(switch), options=replace(SMALL, compact_entries=1, retry_seconds=retry_seconds))
     await add(state, "a")
     await state.committed(1)
     await state.join()
     switch.layer = FaultLayer(plan)
     await add(state, "b")
+    return state, switch
+
+
+async def test_failing_compactions_are_raised_in_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    state, _ = await with_failing_compactions(retry_seconds=0.0)
     for _ in range(FAILURES_MAX):
         await state.committed(2)
         await state.join()
@@ -36,14 +43,7 @@ async def test_failing_compactions_are_raised_in_the_end(caplog: pytest.LogCaptu
 
 @pytest.mark.virtual
 async def test_transient_failures_of_compactions_are_tolerated_for_minutes() -> None:
-    base, switch = memory(), Switch()
-    plan = (Injection(operation="write", path="state/snapshot-000000000001.json", times=None, error=Unavailable),)
-    state = await opened(base.layer(switch), options=replace(SMALL, compact_entries=1, retry_seconds=600.0))
-    await add(state, "a")
-    await state.committed(1)
-    await state.join()
-    switch.layer = FaultLayer(plan)
-    await add(state, "b")
+    state, switch = await with_failing_compactions(retry_seconds=600.0)
     for _ in range(10 * FAILURES_MAX):
         await state.committed(2)
         await state.join()
