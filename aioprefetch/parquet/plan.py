@@ -7,7 +7,7 @@ before any I/O and copied, since a scan may begin long after the call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -23,10 +23,11 @@ from aioprefetch.parquet.footer import Footer, footer
 from aioprefetch.parquet.page_metadata import Indexes, load_page_indexes
 from aioprefetch.parquet.pruning import (
     filter_columns,
-    filter_leaves,
+    filter_tree,
     normalized_filters,
+    page_leaves,
+    prune_by_tree,
     prune_pages,
-    prune_row_groups,
 )
 from aioprefetch.ranges import ByteCount, Range, checked_int, intersected, joined, total_length
 from aioprefetch.scan import column_names, io_options, row_ranges
@@ -136,15 +137,17 @@ async def plan_scan(footer: Footer, arguments: ScanArguments, limits: PlanLimits
     """
     normalized = normalized_filters(arguments.filters, footer)
     leaves = wanted_leaves = resolve_columns(footer, arguments.columns)
-    if normalized is not None:
-        leaves = tuple(sorted({*leaves, *resolve_columns(footer, filter_columns(footer, normalized))}))
-    wanted = checked_rows(arguments.rows, footer)
-    groups = prune_row_groups(footer, normalized, chosen_row_groups(footer, arguments.row_groups, wanted))
+    names = filter_columns(footer, normalized)
+    leaves = tuple(sorted({*leaves, *resolve_columns(footer, names)}))
+    wanted, tree = checked_rows(arguments.rows, footer), filter_tree(normalized)
+    groups = chosen_row_groups(footer, arguments.row_groups, wanted)
+    groups = prune_by_tree(footer, tree, groups, schema=footer.schema, names=names)
     rows_of = {number: _rows_within(footer, number, wanted) for number in groups}
-    indexes = await _page_indexes(footer, leaves, rows_of, normalized)
-    if isinstance(normalized, list):
+    by_bounds = page_leaves(footer, tree)
+    indexes = await _page_indexes(footer, leaves, rows_of, by_bounds.values())
+    if tree is not None and indexes:
         for number in groups:
-            rows_of[number] = intersected(rows_of[number], prune_pages(footer, normalized, number, indexes))
+            rows_of[number] = intersected(rows_of[number], prune_pages(footer, tree, by_bounds, number, indexes))
     groups = [number for number in groups if rows_of[number]]
     if not arguments.filters_rows:
         leaves = wanted_leaves
@@ -206,13 +209,12 @@ def _rows_within(footer: Footer, number: int, rows: Sequence[Range]) -> list[Ran
 
 
 async def _page_indexes(
-    footer: Footer, leaves: Sequence[int], rows_of: Mapping[int, Sequence[Range]], filters: Filters
+    footer: Footer, leaves: Sequence[int], rows_of: Mapping[int, Sequence[Range]], by_bounds: Collection[int]
 ) -> dict[tuple[int, int], Indexes]:
     """Indexes of the row groups with rows that may not be wanted, if they are in the tail or much may be left out.
 
-    The indexes of columns in filters include bounds.
+    The indexes of columns in filters, ``by_bounds``, include bounds.
     """
-    by_bounds = filter_leaves(footer, filters)
     counts = [end - first for first, end in pairwise(footer.first_rows)]
     groups = [number for number, rows in rows_of.items() if by_bounds or list(rows) != [(0, counts[number])]]
     if not groups or not _has_indexes(footer, groups, leaves):
@@ -236,7 +238,7 @@ def _has_indexes(footer: Footer, groups: Sequence[int], leaves: Sequence[int]) -
     return any(leaf < len(footer.chunks[groups[0]]) and footer.chunks[groups[0]][leaf].offset_index for leaf in leaves)
 
 
-def _share_unwanted(chunk: ColumnChunk, rows_of: Mapping[int, Sequence[Range]], by_bounds: Sequence[int]) -> float:
+def _share_unwanted(chunk: ColumnChunk, rows_of: Mapping[int, Sequence[Range]], by_bounds: Collection[int]) -> float:
     """The share of a chunk that may be left out. With filters it is unknown before, and taken to be all of it."""
     if by_bounds:
         return 1.0

@@ -114,8 +114,9 @@ def scan(
         ``(start, stop)`` of the file's rows, or a list of such ranges, cut at the end of the file. Together with
         ``row_groups``: rows that are in both.
     filters
-        As in pyarrow: ``[(column, operator, value), ...]``, lists of these, or an Expression. Row groups and pages
-        whose statistics match nothing are not requested.
+        As in pyarrow: ``[(column, operator, value), ...]``, lists of these, or an Expression. A field of a struct is
+        ``("s", "x")`` in a list, and ``pc.field("s", "x")``. Row groups and pages whose statistics match nothing are
+        not requested.
     limit
         The first rows that match, and no more: then requests end. With 0 no data is requested. With ``ordered=False``
         any that match.

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -160,6 +161,37 @@ async def test_pages_are_planned_too(options: dict[str, Any]) -> None:
         assert plan.requested_bytes < 0.2 * 4 * 100_000 * 8  # Of the row group that holds these rows.
     if "filters" in options:
         assert (table.num_rows, plan.requests) == (0, ())
+
+
+@cache
+def nested() -> bytes:
+    """8 MB: a struct with a sorted field, null here and there, and a list; its pages are indexed."""
+    rows = 240_000
+    noise, sorted_ = np.random.default_rng(3).random((2, rows)), pa.array(range(rows))
+    holes = pa.array(np.arange(rows) % 7 == 3)
+    fields = {"x": pc.if_else(holes, None, sorted_), "f": noise[0], "l": pa.array([[0]] * rows)}
+    struct = pa.StructArray.from_arrays(
+        [pa.array(column) for column in fields.values()], names=list(fields), mask=pa.array(np.arange(rows) % 5 == 4)
+    )
+    table = pa.table({"id": sorted_, "s": struct, "v": noise[1]})
+    sink = pa.BufferOutputStream()
+    options: Any = {"compression": "none", "use_dictionary": False, "data_page_size": 16 << 10}
+    pq.write_table(table, sink, row_group_size=rows // 4, write_page_index=True, **options)
+    return bytes(sink.getvalue())
+
+
+@pytest.mark.parametrize("filters", [pc.field("s", "x") > 238_000, [(("s", "x"), ">", 238_000)]], ids=str)
+async def test_filters_on_fields_of_structs_leave_out_row_groups_and_pages(filters: Any) -> None:
+    """As those on columns do; a field of a list leaves out nothing, and does not keep others from it."""
+    async with store_of(nested()) as store:
+        _, whole = await store.read(columns=["s.f", "v"])
+    async with store_of(nested()) as store:
+        table, requests = await store.read(columns=["s.f", "v"], filters=filters)
+    expected = pc.field("s", "x") > 238_000
+    assert table.equals(same_columns(nested(), columns=["s.f", "v", "s.x"], filters=expected).select(["f", "v"]))
+    assert len(requests) <= len(whole)
+    data = [sum(end - start for start, end in each[1:]) for each in (requests, whole)]
+    assert data[0] < 0.1 * data[1], "without the tail, which comes with the footer"
 
 
 async def test_a_file_that_is_known_is_asked_for_no_more_than_its_columns() -> None:

@@ -47,7 +47,7 @@ from aioprefetch.parquet.footer import TAIL_BYTES, Footer, seen_size, without_da
 from aioprefetch.parquet.footer import footer as read_footer
 from aioprefetch.parquet.page_metadata import PAGE_BYTES_DEFAULT, PageOptions
 from aioprefetch.parquet.plan import ScanArguments, plan_scan
-from aioprefetch.parquet.pruning import prune_by_expression
+from aioprefetch.parquet.pruning import filter_tree, prune_by_tree
 from aioprefetch.ranges import Range, intersected, joined
 from aioprefetch.scheduler.decode_loop import PARTS_AT_ONCE
 from aioprefetch.scheduler.io_service import SLOTS_MAX, IoService
@@ -477,9 +477,9 @@ class _DatasetScan:
             return ScanArguments(batches.columns, rows=rows, filters=prunable, filters_rows=filters_rows)
         if alike.issuperset(target.filter_schema.names):
             return ScanArguments(batches.columns, rows=rows, filters=filters, filters_rows=filters_rows)
-        groups = prune_by_expression(
+        groups = prune_by_tree(
             footer,
-            filters,
+            filter_tree(filters),
             range(footer.row_groups),
             schema=target.filter_schema,
             names=alike,
