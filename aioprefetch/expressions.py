@@ -61,6 +61,7 @@ class ExpressionTree:
     """The nodes of an expression, arguments before their calls, the whole last."""
 
     def __init__(self, expression: pc.Expression) -> None:
+        self.expression = expression
         self._restored, (pickled,) = expression.__reduce__()
         self._pairs = _pairs(pickled)
         self._values = pa.ipc.open_file(pickled).get_batch(0)
@@ -98,6 +99,11 @@ class ExpressionTree:
         """
         known = self._about_ranges(schema)
         return self._part(known, is_flat=True)
+
+    def is_decided_by_ranges(self, schema: pa.Schema) -> bool:
+        """Whether it is true or false, by forms that are known, wherever none of its columns is null or NaN."""
+        literals = [node for node in self.nodes if node.kind == "literal"]
+        return all(self._about_ranges(schema)) and all(self._value(literal).is_valid for literal in literals)
 
     def _about_ranges(self, schema: pa.Schema) -> list[bool]:
         """For each node whether its form is known."""

@@ -189,13 +189,15 @@ class BoundsReader:
 # Fields of Statistics: lower and upper bound, new and old, and how many nulls.
 _BOUNDS = ((6, 5), (2, 1))
 _NULL_COUNT = 3
+# Whether the upper and the lower bound are exact.
+_EXACT_MARKS = (7, 8)
+# The numbers of the physical types of bytes.
+_BYTES = (6, 7)
 
 # Longer bounds are ignored: decimals have at most 32 bytes, and texts hardly need more to be distinguished.
 _BOUND_BYTES_MAX = 4096
 
 _ORDERS_FIELD = 7
-# Of an element of the schema: whether there is always a value (0), or one or none (1).
-_REPETITION = 3
 
 
 def statistics_footer(footer: Footer, row_groups: Sequence[int], leaves: Sequence[int]) -> bytes:
@@ -227,7 +229,6 @@ def _flat_element(footer: Footer, leaf: int) -> thrift.Struct:
     """The leaf in a schema without structs."""
     element = thrift.read_struct(footer.raw, footer.shape.positions[leaf])[0]
     if len(path := footer.shape.paths[leaf]) > 1:
-        element[_REPETITION] = (thrift.I32, int(footer.shape.max_definitions[leaf] > 0))
         element[4] = (thrift.BINARY, flat_name(path).encode())
     return element
 
@@ -408,6 +409,30 @@ def prune_by_tree(
     except (pa.ArrowException, ValueError, TypeError, OverflowError, OSError):
         return kept
     return [kept[fragment.id] for fragment in fragments]
+
+
+def matching_row_groups(footer: Footer, tree: ExpressionTree | None, row_groups: Sequence[int]) -> list[int]:
+    """The row groups all of whose rows match, as their statistics say.
+
+    They say it by exact bounds, of columns without nulls. Of floating-point values no opposite is a known form: NaN is
+    beyond all bounds.
+    """
+    leaves = {} if tree is None else plain_leaves(footer, tree.fields)
+    if tree is None or len(leaves) < len(tree.fields) or not tree.is_decided_by_ranges(footer.schema):
+        return []
+    exact = [number for number in row_groups if all(_is_exact(footer, number, leaf) for leaf in leaves.values())]
+    opposite = ExpressionTree.of(~tree.expression)
+    others = prune_by_tree(footer, opposite, exact, schema=footer.schema, names=tree.columns)
+    return sorted({*exact}.difference(others))
+
+
+def _is_exact(footer: Footer, number: int, leaf: int) -> bool:
+    """Whether a chunk has no null, and its bounds are values in it. Writers may cut texts, and have to say so."""
+    statistics = _statistics(footer, number, leaf)
+    has_nulls = footer.shape.max_definitions[leaf] > 0 and statistics.get(_NULL_COUNT) != (thrift.I64, 0)
+    marks = [statistics.get(mark, (None, None))[0] for mark in _EXACT_MARKS]
+    is_cut = thrift.FALSE in marks or (footer.shape.physical_types[leaf] in _BYTES and None in marks)
+    return not has_nulls and not is_cut
 
 
 def plain_leaves(footer: Footer, paths: Iterable[FieldPath]) -> dict[FieldPath, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
 from typing import Any, NamedTuple
@@ -113,12 +113,8 @@ async def prepare_dataset(
     operator: Operator, request: DatasetRequest, files: Sequence[DatasetFile] | None = None
 ) -> PreparedScan:
     """List the files, read what their schema takes, and prepare the scan. ``files`` are those of an earlier listing."""
-    known = None
     await load_evaluation(request.arguments.filters, operator.runtime())
-    files = request.files if files is None else files
-    if files is None:
-        files, known = await source_files(operator, request.source)
-    scan = _DatasetScan(operator, request, files, known)
+    scan = await _dataset_scan(operator, request, files)
     try:
         return await scan.prepared()
     except BaseException:
@@ -126,13 +122,24 @@ async def prepare_dataset(
         raise
 
 
-async def plan_dataset(operator: Operator, request: DatasetRequest) -> list[Plan]:
+async def plan_dataset(
+    operator: Operator, request: DatasetRequest, files: Sequence[DatasetFile] | None = None
+) -> list[Plan]:
     """The plan of each file that the scan of ``prepare_dataset`` reads, in their order."""
-    scan = _DatasetScan(operator, request, *await source_files(operator, request.source))
+    scan = await _dataset_scan(operator, request, files)
     try:
         return await scan.plans()
     finally:
         scan.service.close()
+
+
+async def _dataset_scan(
+    operator: Operator, request: DatasetRequest, files: Sequence[DatasetFile] | None
+) -> _DatasetScan:
+    known, files = None, request.files if files is None else files
+    if files is None:
+        files, known = await source_files(operator, request.source)
+    return _DatasetScan(operator, request, files, known)
 
 
 async def source_files(operator: Operator, source: Source) -> tuple[list[DatasetFile], Footer | None]:
@@ -278,11 +285,13 @@ class _DatasetScan:
         return PreparedScan(target.schema, self._parts(chosen, target), self.service, self._request.is_ordered)
 
     async def plans(self) -> list[Plan]:
-        """The plans of all files that are read."""
+        """The plans of all files that are read; of one file also where no row of it is."""
         chosen, target = await self._targeted()
+        if not chosen and self._request.source.one_file is not None:
+            chosen, self._rows = [0], {0: []}
         works = (partial(self._planned, number, target) for number in chosen)
         async with aclosing(in_order(works, self._slots)) as planned:
-            return [each.plan async for each in planned if each.plan.row_count]
+            return [each.plan async for each in planned]
 
     async def _targeted(self) -> tuple[list[int], Target]:
         """The numbers of the files that have wanted rows, as far as their paths and footers tell, and the columns."""
@@ -466,17 +475,22 @@ class _DatasetScan:
             row_index=self._request.row_index,
         )
         limits = PlanLimits.of(self._operator.runtime(), footer, self._request.limits)
-        plan = await plan_scan(footer, self._file_arguments(number, footer, batches, target), limits)
+        arguments = self._file_arguments(number, footer, batches, target)
+        if dropped is not None:
+            arguments = replace(arguments, counted=None)
+        plan = await plan_scan(footer, arguments, limits)
         return _PlannedFile(footer, plan, batches)
 
     def _file_arguments(self, number: int, footer: Footer, batches: FileBatches, target: Target) -> ScanArguments:
-        filters, rows, filters_rows = self._arguments.filters, self._rows.get(number), self._arguments.filters_rows
+        filters, left = self._arguments.filters, self._left[number]
+        arguments = replace(self._arguments, columns=batches.columns, rows=self._rows.get(number))
         alike = columns_alike(footer, target.filter_schema) - set(self._partitions.schema.names)
         if not isinstance(filters, pc.Expression):
-            prunable = prunable_filters(self._left[number], alike)
-            return ScanArguments(batches.columns, rows=rows, filters=prunable, filters_rows=filters_rows)
+            if not all(clause[0] in alike for clauses in left or () for clause in clauses):
+                arguments = replace(arguments, counted=None)
+            return replace(arguments, filters=prunable_filters(left, alike))
         if alike.issuperset(target.filter_schema.names):
-            return ScanArguments(batches.columns, rows=rows, filters=filters, filters_rows=filters_rows)
+            return arguments
         groups = prune_by_tree(
             footer,
             filter_tree(filters),
@@ -485,7 +499,7 @@ class _DatasetScan:
             names=alike,
             guarantee=self._partitions.guarantee(number),
         )
-        return ScanArguments(columns=batches.columns, row_groups=groups, rows=rows)
+        return replace(arguments, row_groups=groups, filters=None)
 
     def _part(self, number: int, planned: _PlannedFile, leave: Callable[[], None]) -> ScanPart | None:
         footer, plan, batches = planned
