@@ -195,11 +195,7 @@ async def _page_indexes(
         unwanted = sum(chunk.size * _share_unwanted(chunk, rows_of, by_bounds) for chunk in chunks)
         if unwanted < INDEXED_BYTES_MIN:
             return {}
-    plain = await load_page_indexes(footer.pinned, (chunk for chunk in chunks if chunk.column not in by_bounds))
-    bounded = await load_page_indexes(
-        footer.pinned, (chunk for chunk in chunks if chunk.column in by_bounds), with_columns=True
-    )
-    return plain | bounded
+    return await load_page_indexes(footer.pinned, chunks, bounds_of=by_bounds)
 
 
 def _has_indexes(footer: Footer, groups: Sequence[int], leaves: Sequence[int]) -> bool:

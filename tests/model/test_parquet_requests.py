@@ -21,6 +21,7 @@ from aioprefetch.accessor.sink import Sink
 from aioprefetch.cli.demo import sample_parquet
 from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet.byte_plan import Plan
+from aioprefetch.parquet.chunks import column_chunks
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
 from aioprefetch.ranges import SMALL_GAP_BYTES
 from aioprefetch.scheduler.pinned_file import PinnedFile
@@ -322,15 +323,50 @@ async def test_two_of_twelve_columns_of_fifty_row_groups() -> None:
     assert len(requests) == 34  # pyarrow: 101.
 
 
-async def test_an_object_whose_size_is_known_is_one_request_up_to_a_block() -> None:
-    data = numbers_file(12, 50, 1_500)
-    assert MIB < len(data) < 8 * MIB
-    async with store_of(data) as store:
-        _, requests = await store.read(columns=["c00", "c11"], size=len(data))
-    assert requests == [(0, len(data))]
-    async with store_of(data) as store:
-        _, requests = await store.read(columns=["c00", "c11"])
-    assert len(requests) == 2
+async def requests_for(path: Any, stored: dict[str, bytes], **options: Any) -> tuple[int, int]:
+    """The requests of a scan of two columns, and of the same again."""
+    counts = []
+    async with Operator(ap.services.Memory()) as operator:
+        for key, data in stored.items():
+            await operator.write(key, data)
+        for _ in range(2):
+            before = operator.statistics["action_http_get_request"]
+            table = await ap.parquet.read_table(operator, path, columns=["c00", "c05"], **options)
+            counts.append(operator.statistics["action_http_get_request"] - before)
+    assert table.num_rows == sum(pq.read_metadata(pa.BufferReader(data)).num_rows for data in stored.values())
+    return counts[0], counts[1]
+
+
+@pytest.mark.parametrize(("rows", "unknown"), [(2, 1), (100, 1), (390, 2), (1_000, 2), (1_710, 2)])
+async def test_a_file_of_at_most_a_block_is_one_request_if_its_size_is_known(rows: int, unknown: int) -> None:
+    """By the caller, by a listing, by a catalog, or from a scan before; as a path, a list, a glob, or a directory."""
+    files = {"d/k": numbers_file(12, 50, rows)}
+    size = len(files["d/k"])
+    assert size <= 8 * MIB
+    assert await requests_for("d/k", files) == (unknown, 1)
+    assert await requests_for(["d/k"], files) == (unknown, 1)
+    assert await requests_for("d/k", files, size=size) == (1, 1)
+    assert await requests_for(None, files, files=[ap.ScanFile("d/k", size=size)]) == (1, 1)
+    for listed in ("d/*", "d/"):
+        first, again = await requests_for(listed, files)
+        assert first == 1
+        assert again <= 1  # None, where the version in the listing is in memory.
+
+
+@pytest.mark.parametrize(("groups", "rows"), [(1, 250), (20, 50)], ids=["27 kB", "137 kB, most of it footers"])
+async def test_small_files_are_a_request_each(groups: int, rows: int) -> None:
+    count = 60
+    files = {f"d/{number:03}": numbers_file(12, groups, rows) for number in range(count)}
+    for path in (list(files), "d/*", "d/"):
+        assert (await requests_for(path, files))[0] == count
+
+
+async def test_indexes_of_filters_and_of_other_columns_come_together() -> None:
+    async with store_of(indexed()) as store:
+        footer = await ap.parquet.footer(store.operator, "k", tail_bytes=2500)
+        _, requests = await store.read(columns=["c01", "c02"], filters=[("c00", "<", 0.5)], footer=footer)
+    data_end = max(chunk.end for chunk in column_chunks(footer, range(4), range(4)))
+    assert len([start for start, _ in requests if start >= data_end]) == 1
 
 
 async def test_an_object_that_was_seen_is_one_request_up_to_a_block() -> None:

@@ -52,7 +52,7 @@ def kept_rows(footer: Footer, filters: Any) -> list[tuple[int, int]]:
         return joined((footer.first_rows[number], footer.first_rows[number + 1]) for number in groups)
     leaves = page_leaves(footer, tree)
     chunks = column_chunks(footer, groups, list(leaves.values()), with_indexes=True)
-    indexes = asyncio.run(load_page_indexes(footer.pinned, chunks, with_columns=True))
+    indexes = asyncio.run(load_page_indexes(footer.pinned, chunks, bounds_of=leaves.values()))
     found = []
     for number in groups:
         first = footer.first_rows[number]
