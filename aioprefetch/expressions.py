@@ -51,11 +51,6 @@ class Node:
     arguments: tuple[int, ...] = ()
     options: int | None = None
 
-    @property
-    def columns(self) -> frozenset[str]:
-        """The top-level columns in it."""
-        return frozenset(path[0] for path in self.fields)
-
 
 class ExpressionTree:
     """The nodes of an expression, arguments before their calls, the whole last."""
@@ -78,7 +73,7 @@ class ExpressionTree:
     @property
     def columns(self) -> frozenset[str]:
         """The top-level columns that the expression names."""
-        return self.nodes[-1].columns
+        return frozenset(path[0] for path in self.fields)
 
     @property
     def fields(self) -> list[FieldPath]:
@@ -87,7 +82,7 @@ class ExpressionTree:
 
     def about(self, columns: Collection[str]) -> pc.Expression | None:
         """The condition on ``columns`` alone that holds wherever the expression does, or ``None``."""
-        return self._part([node.columns.issubset(columns) for node in self.nodes])
+        return self._part([all(path[0] in columns for path in node.fields) for node in self.nodes])
 
     def about_ranges(self, schema: pa.Schema) -> pc.Expression | None:
         """The condition that bounds and null counts of the columns of ``schema`` can decide; ``None`` without one.

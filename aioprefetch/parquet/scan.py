@@ -227,7 +227,7 @@ class ParquetScan(BatchScan):
         options: BatchOptions,
         computed: ComputedColumns | None = None,
     ) -> None:
-        self._request, self._one = request, one
+        self._request, self._one, self.path = request, one, one.path
         self._is_table = request.source.one_file is None or request.schema is not None or bool(request.added)
         prepare: Prepare = partial(_prepare_file, operator, one, request)
         if self._is_table:
@@ -236,11 +236,6 @@ class ParquetScan(BatchScan):
         if computed is not None:
             prepare = computed.prepare(prepare, operator)
         super().__init__(operator, prepare, path=one.path, options=options)
-
-    @property
-    def path(self) -> str:
-        """The path, or the first of a list."""
-        return self._path
 
     async def plans(self) -> list[Plan]:
         """The reads of each file."""
