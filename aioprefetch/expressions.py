@@ -11,15 +11,25 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 Pair = tuple[bytes, bytes]
+# The names of a column and of fields of structs below it, from the outermost on.
+FieldPath = tuple[str, ...]
 
-_AND, _OR = ("and_kleene", "and"), ("or_kleene", "or")
-_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+AND, OR = ("and_kleene", "and"), ("or_kleene", "or")
+# Each comparison as an operator, and as the operator with both sides exchanged.
+_COMPARISONS = {
+    "equal": ("==", "=="),
+    "not_equal": ("!=", "!="),
+    "less": ("<", ">"),
+    "less_equal": ("<=", ">="),
+    "greater": (">", "<"),
+    "greater_equal": (">=", "<="),
+}
 _TEXTS = (pa.string(), pa.large_string(), pa.string_view())
 # The fields of tables in the format of Arrow files.
 _HEADER_OF_MESSAGE, _METADATA_OF_SCHEMA = 2, 2
@@ -28,16 +38,16 @@ _MAGIC_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A part of an expression: ``name`` is the function, the outermost field, or the number of a literal.
+    """A part of an expression: ``name`` is the function, the column, or the number of a literal.
 
     ``arguments`` and ``options`` are numbers: of nodes, and of the column that has the options. ``pairs`` is where it
-    stands, ``columns`` are the top-level fields in it.
+    stands, ``fields`` are the columns and fields of structs in it.
     """
 
-    kind: Literal["call", "field", "nested", "literal"]
+    kind: Literal["call", "field", "literal"]
     name: str
     pairs: slice
-    columns: frozenset[str]
+    fields: frozenset[FieldPath]
     arguments: tuple[int, ...] = ()
     options: int | None = None
 
@@ -46,6 +56,7 @@ class ExpressionTree:
     """The nodes of an expression, arguments before their calls, the whole last."""
 
     def __init__(self, expression: pc.Expression) -> None:
+        self.expression = expression
         self._restored, (pickled,) = expression.__reduce__()
         self._pairs = _pairs(pickled)
         self._values = pa.ipc.open_file(pickled).get_batch(0)
@@ -62,34 +73,51 @@ class ExpressionTree:
     @property
     def columns(self) -> frozenset[str]:
         """The top-level columns that the expression names."""
-        return self.nodes[-1].columns
+        return frozenset(path[0] for path in self.fields)
+
+    @property
+    def fields(self) -> list[FieldPath]:
+        """The columns, and fields of structs, that the expression names."""
+        return sorted(self.nodes[-1].fields)
 
     def about(self, columns: Collection[str]) -> pc.Expression | None:
         """The condition on ``columns`` alone that holds wherever the expression does, or ``None``."""
-        return self._part([node.columns.issubset(columns) for node in self.nodes])
+        return self._part([all(path[0] in columns for path in node.fields) for node in self.nodes])
 
     def about_ranges(self, schema: pa.Schema) -> pc.Expression | None:
         """The condition that bounds and null counts of the columns of ``schema`` can decide; ``None`` without one.
 
-        Only forms that are known: a comparison of a column with a literal, ``is_in``, ``is_valid``, ``is_null``, and
-        what ``and``, ``or`` and ``invert`` make of these. Bounds say nothing of NaN, which is in no range, but matches
-        an inversion and ``!=``: of floating-point columns no form is known that a NaN may match.
+        It names fields of structs by their ``flat_name``. Only forms that are known: a comparison of a column with a
+        literal, ``is_in``, ``is_valid``, ``is_null``, and what ``and``, ``or`` and ``invert`` make of these. Bounds say
+        nothing of NaN, which is in no range, but matches an inversion and ``!=``: of floating-point columns no form is
+        known that a NaN may match.
         """
-        types = {column.name: _value_type(column.type) for column in schema}
-        floats = {name for name, kind in types.items() if _has_floats(kind)}
+        known = self._about_ranges(schema)
+        return self._part(known, is_flat=True)
+
+    def is_decided_by_ranges(self, schema: pa.Schema) -> bool:
+        """Whether it is true or false, by forms that are known, wherever none of its columns is null or NaN."""
+        literals = [node for node in self.nodes if node.kind == "literal"]
+        return all(self._about_ranges(schema)) and all(self._value(literal).is_valid for literal in literals)
+
+    def _about_ranges(self, schema: pa.Schema) -> list[bool]:
+        """For each node whether its form is known."""
+        columns = {path: field_at(schema, path) for path in self.fields}
+        types = {path: _value_type(column.type) for path, column in columns.items() if column is not None}
+        floats = {path for path, kind in types.items() if _has_floats(kind)}
         known: list[bool] = []
         for node in self.nodes:
             known.append(self._is_about_ranges(node, known, types, floats))
-        return self._part(known)
+        return known
 
     def _is_about_ranges(
-        self, node: Node, known: Sequence[bool], types: Mapping[str, pa.DataType], floats: Collection[str]
+        self, node: Node, known: Sequence[bool], types: Mapping[FieldPath, pa.DataType], floats: Collection[FieldPath]
     ) -> bool:
         arguments = [self.nodes[number] for number in node.arguments]
-        has_floats = not node.columns.isdisjoint(floats)
+        has_floats = not node.fields.isdisjoint(floats)
         if node.kind != "call":
-            return node.kind == "literal" or (node.kind == "field" and not has_floats)
-        if node.name in (*_AND, *_OR):
+            return node.kind == "literal" or not has_floats
+        if node.name in (*AND, *OR):
             return all(known[number] for number in node.arguments)
         if node.name in _COMPARISONS:
             kinds = sorted(argument.kind for argument in arguments)
@@ -101,39 +129,90 @@ class ExpressionTree:
             return False
         if node.name == "is_in":
             members, behavior = self._option(node, "value_set"), self._option(node, "null_matching_behavior")
-            is_alike = members is not None and _are_alike(members.type.value_type, types.get(arguments[0].name))
+            (path,) = node.fields
+            is_alike = members is not None and _are_alike(members.type.value_type, types.get(path))
             return is_alike and not has_floats and behavior is not None and behavior.as_py() == 0
         counts_nan = self._option(node, "nan_is_null")
         return node.name == "is_valid" or (node.name == "is_null" and counts_nan is not None and not counts_nan.as_py())
 
+    def clause(self, node: Node) -> tuple[FieldPath, str, Any] | None:
+        """A comparison of a column with a literal, or with the members of a list; ``None`` for other nodes."""
+        arguments = [self.nodes[number] for number in node.arguments]
+        kinds = [argument.kind for argument in arguments]
+        members = self._option(node, "value_set") if node.name == "is_in" and kinds == ["field"] else None
+        if members is None and (node.name not in _COMPARISONS or sorted(kinds) != ["field", "literal"]):
+            return None
+        (path,) = node.fields
+        if members is not None:
+            return path, "in", members.values
+        is_turned = kinds[0] == "literal"
+        return path, _COMPARISONS[node.name][is_turned], self._value(arguments[not is_turned])
+
+    def _value(self, literal: Node) -> pa.Scalar:
+        return self._values.column(int(literal.name))[0]
+
     def _is_nan(self, literal: Node) -> bool:
-        value = self._values.column(int(literal.name))[0]
+        value = self._value(literal)
         return bool(pa.types.is_floating(value.type) and value.as_py() != value.as_py())
 
     def _option(self, node: Node, name: str) -> pa.Scalar | None:
         options = None if node.options is None else self._values.column(node.options)[0]
         return options[name] if options is not None and name in options else None
 
-    def _part(self, kept: Sequence[bool]) -> pc.Expression | None:
-        """The expression of the nodes that are kept: less of an ``and``, all of an ``or`` or nothing."""
+    def _part(self, kept: Sequence[bool], *, is_flat: bool = False) -> pc.Expression | None:
+        """The expression of the nodes that are kept: less of an ``and``, all of an ``or`` or nothing.
+
+        ``is_flat``: with fields of structs as columns.
+        """
         parts: list[list[Pair] | None] = []
         for node, is_kept in zip(self.nodes, kept, strict=True):
-            if is_kept or node.name not in (*_AND, *_OR) or node.kind != "call":
+            if is_kept or node.name not in (*AND, *OR) or node.kind != "call":
                 parts.append(self._pairs[node.pairs] if is_kept else None)
                 continue
             left = [part for number in node.arguments if (part := parts[number]) is not None]
             name = node.name.encode()
-            if node.name in _OR and len(left) < len(node.arguments):
+            if node.name in OR and len(left) < len(node.arguments):
                 left = []
-            whole = [(b"call", name), *(pair for part in left for pair in part), (b"end", name)]
-            parts.append(whole if len(left) > 1 else next(iter(left), None))
-        return None if parts[-1] is None else self._expression(parts[-1])
+            call = [(b"call", name), *(pair for part in left for pair in part), (b"end", name)]
+            parts.append(call if len(left) > 1 else next(iter(left), None))
+        whole = parts[-1]
+        if whole is None:
+            return None
+        return self._expression(_flat(whole) if is_flat else whole)
 
     def _expression(self, pairs: list[Pair]) -> pc.Expression:
         batch, sink = self._values.replace_schema_metadata(pa.KeyValueMetadata(pairs)), pa.BufferOutputStream()
         with pa.ipc.new_file(sink, batch.schema) as file:
             file.write_batch(batch)
         return self._restored(sink.getvalue())
+
+
+def flat_name(path: FieldPath) -> str:
+    """The name of a field of structs as a column of its own; that of a column as it is."""
+    return "\0".join(path)
+
+
+def field_at(schema: pa.Schema, path: FieldPath) -> pa.Field | None:
+    """A column of a schema, or a field of structs; ``None`` if there is none, or another of its name."""
+    found, inner = None, schema
+    for name in path:
+        place = inner.get_field_index(name) if isinstance(inner, (pa.Schema, pa.StructType)) else -1
+        if place < 0:
+            return None
+        found = inner.field(place)
+        inner = found.type
+    return found
+
+
+def _flat(pairs: Sequence[Pair]) -> list[Pair]:
+    """The pairs with each field of structs as a column."""
+    left, flat = iter(pairs), list[Pair]()
+    for key, text in left:
+        if key == b"nested_field_ref":
+            path = tuple(next(left)[1].decode() for _ in range(int(text)))
+            key, text = b"field_ref", flat_name(path).encode()
+        flat.append((key, text))
+    return flat
 
 
 def _value_type(kind: pa.DataType) -> pa.DataType:
@@ -165,7 +244,7 @@ class _Begun:
 
     start: int
     arguments: list[int] = field(default_factory=list)
-    columns: set[str] = field(default_factory=set)
+    fields: set[FieldPath] = field(default_factory=set)
     options: int | None = None
 
 
@@ -183,19 +262,20 @@ def _nodes(pairs: Sequence[Pair]) -> Iterator[Node]:
             continue
         if key == b"end":
             call = calls.pop()
-            place, columns = slice(call.start, at), frozenset(call.columns)
-            node = Node("call", text, place, columns, tuple(call.arguments), call.options)
+            place, fields = slice(call.start, at), frozenset(call.fields)
+            node = Node("call", text, place, fields, tuple(call.arguments), call.options)
         elif key == b"literal":
             node = Node("literal", text, slice(start, at), frozenset())
         elif key == b"field_ref":
-            node = Node("field", text, slice(start, at), frozenset({text}))
+            node = Node("field", text, slice(start, at), frozenset({(text,)}))
         elif key == b"nested_field_ref":
-            name, at = pairs[at][1].decode(), at + int(text)
-            node = Node("nested", name, slice(start, at), frozenset({name}))
+            at += int(text)
+            path = tuple(name.decode() for _, name in pairs[start + 1 : at])
+            node = Node("field", path[0], slice(start, at), frozenset({path}))
         else:
             raise ValueError(f"unknown part of an expression: {key!r}")
         calls[-1].arguments.append(count)
-        calls[-1].columns.update(node.columns)
+        calls[-1].fields.update(node.fields)
         count += 1
         yield node
 

@@ -29,17 +29,20 @@ Filters: TypeAlias = Any
 def checked_filters(filters: Any, *, path: str = "") -> Filters:
     """Filters in one of two forms, alternatives of clauses or an expression as it is, checked without the file.
 
-    A list of ``(column, operator, value)`` is one alternative. Lists of values are copied, since a scan may begin
-    long after the call. ``InvalidArgument`` for unknown operators, ``InvalidType`` for other than a list of clauses.
+    A list of ``(column, operator, value)`` is one alternative. A column is a name, or the tuple of names of a field of
+    a struct, which makes an expression of the filters. Lists of values are copied, since a scan may begin long after
+    the call. ``InvalidArgument`` for unknown operators, ``InvalidType`` for other than a list of clauses.
     """
     if filters is None or isinstance(filters, pc.Expression):
         return filters
     listed = _as_list(filters, path)
     if not listed or [] in listed:
         raise InvalidArgument("filters= has an empty list; leave it away", operation="scan", path=path)
-    if isinstance(listed[0], (list, tuple)) and len(listed[0]) == 3 and isinstance(listed[0][0], str):
+    if isinstance(listed[0], (list, tuple)) and len(listed[0]) == 3 and isinstance(listed[0][1], str):
         listed = [listed]
-    return [[_clause(clause, path) for clause in _as_list(alternative, path)] for alternative in listed]
+    checked = [[_clause(clause, path) for clause in _as_list(alternative, path)] for alternative in listed]
+    names_fields = any(isinstance(clause[0], tuple) for clauses in checked for clause in clauses)
+    return filter_expression(checked, path=path) if names_fields else checked
 
 
 def _as_list(value: Any, path: str) -> list[Any]:
@@ -53,7 +56,7 @@ def _as_list(value: Any, path: str) -> list[Any]:
 
 
 def _clause(clause: Any, path: str) -> Clause:
-    if not isinstance(clause, (list, tuple)) or len(clause) != 3 or not isinstance(clause[0], str):
+    if not isinstance(clause, (list, tuple)) or len(clause) != 3 or not _is_name(clause[0]):
         raise InvalidType(f"a filter is (column, operator, value), not {clause!r}", operation="scan", path=path)
     column, operator, value = clause
     if operator not in OPERATORS:
@@ -63,6 +66,11 @@ def _clause(clause: Any, path: str) -> Clause:
             raise InvalidType(f"{operator!r} needs a list, not {value!r}", operation="scan", path=path)
         value = list(value)
     return column, operator, value
+
+
+def _is_name(column: Any) -> bool:
+    names = column if isinstance(column, tuple) and len(column) > 1 else (column,)
+    return all(isinstance(name, str) for name in names)
 
 
 def filter_expression(filters: Any, *, path: str = "") -> pc.Expression | None:

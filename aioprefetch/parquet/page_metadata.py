@@ -15,7 +15,7 @@ import re
 import threading
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -446,20 +446,19 @@ def _can_be_true(chunk: ColumnChunk, is_null_page: bool, null_count: int | None,
 
 
 async def load_page_indexes(
-    pinned: PinnedFile, chunks: Iterable[ColumnChunk], *, with_columns: bool = False
+    pinned: PinnedFile, chunks: Iterable[ColumnChunk], *, bounds_of: Collection[int] = ()
 ) -> dict[tuple[int, int], Indexes]:
     """The indexes of chunks by row group and leaf, ``(None, None)`` for chunks without any.
 
-    ``with_columns``: column indexes too. Indexes in the tail cost nothing, the others are merged into few requests.
-    An index that does not fit is left aside, with a warning in the log: the chunk can be read without it. Raises
-    the errors of reads; a cancelled call leaves nothing behind.
+    ``bounds_of`` are the leaves whose column indexes are loaded too. Indexes in the tail cost nothing, the others are
+    merged into few requests. An index that does not fit is left aside, with a warning in the log: the chunk can be read
+    without it. Raises the errors of reads; a cancelled call leaves nothing behind.
     """
     wanted = list(chunks)
     ranges: list[Range] = []
     for chunk in wanted:
-        ranges += [
-            pair for pair in (chunk.offset_index, chunk.column_index if with_columns else None) if pair is not None
-        ]
+        columns = chunk.column_index if chunk.column in bounds_of else None
+        ranges += [pair for pair in (chunk.offset_index, columns) if pair is not None]
     views = await _read_all(pinned, ranges)
     indexes: dict[tuple[int, int], Indexes] = {}
     for chunk in wanted:
@@ -468,7 +467,7 @@ async def load_page_indexes(
         try:
             if chunk.offset_index is not None:
                 offset = parse_offset_index(views[chunk.offset_index], chunk, path=pinned.path)
-                if with_columns and chunk.column_index is not None:
+                if chunk.column in bounds_of and chunk.column_index is not None:
                     column = parse_column_index(views[chunk.column_index], chunk, offset, path=pinned.path)
         except UntrustedMetadata as error:
             logger.warning("an index is left aside: %s", error)

@@ -7,29 +7,28 @@ before any I/O and copied, since a scan may begin long after the call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType
+from aioprefetch.errors import InvalidArgument, InvalidType
 from aioprefetch.filters import Filters, checked_filters
-from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import checked_operator
 from aioprefetch.parquet.byte_plan import Plan, PlanLimits, plan_reads, planned_chunk
 from aioprefetch.parquet.chunks import ColumnChunk, column_chunks, resolve_columns
-from aioprefetch.parquet.dataset.files import checked_source
-from aioprefetch.parquet.footer import Footer, footer
+from aioprefetch.parquet.footer import Footer
 from aioprefetch.parquet.page_metadata import Indexes, load_page_indexes
 from aioprefetch.parquet.pruning import (
     filter_columns,
-    filter_leaves,
+    filter_tree,
+    matching_row_groups,
     normalized_filters,
+    page_leaves,
+    prune_by_tree,
     prune_pages,
-    prune_row_groups,
 )
-from aioprefetch.ranges import ByteCount, Range, checked_int, intersected, joined, total_length
-from aioprefetch.scan import column_names, io_options, row_ranges
+from aioprefetch.ranges import Range, checked_int, intersected, joined, total_length
+from aioprefetch.scan import column_names, row_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +36,7 @@ class ScanArguments:
     """The arguments of a scan, checked as far as possible without the file. ``None`` stands for all.
 
     Without ``filters_rows`` the filters leave out row groups and pages alone, and their columns are not read for them.
+    ``counted`` gets the number of rows that are known to match by statistics: then these are not read.
     """
 
     columns: Sequence[str] | None = None
@@ -44,9 +44,12 @@ class ScanArguments:
     rows: Sequence[Range] | None = None
     filters: Filters = None
     filters_rows: bool = True
+    counted: list[int] | None = None
 
     def limited(self, limit: int | None) -> ScanArguments:
         """These, with the first ``limit`` rows alone where it is known before any is read which they are."""
+        if limit == 0:
+            return replace(self, rows=[])
         if limit is None or self.filters is not None or self.row_groups is not None:
             return self
         first: list[Range] = []
@@ -91,43 +94,6 @@ INDEXED_BYTES_MIN = 4 << 20
 _AUTOMATIC = PlanLimits()
 
 
-async def plan(
-    operator: Operator,
-    path: str,
-    *,
-    columns: Iterable[str] | None = None,
-    row_groups: Iterable[int] | None = None,
-    rows: Any = None,
-    filters: Any = None,
-    gap_bytes: ByteCount | None = None,
-    request_bytes_max: ByteCount | None = None,
-    slots: int | None = None,
-    version: str | None = None,
-    if_match: str | None = None,
-) -> Plan:
-    """The reads of ``scan`` with the same arguments. Reads the footer, and page indexes if that pays.
-
-    The requests are as for a scan that has memory for all of them. A scan with a smaller budget reads the same
-    bytes in more and smaller requests, as memory becomes free, and may leave gaps out.
-
-    Arguments and errors as for ``scan`` of one file; ``plan_files`` takes directories, globs and lists, which are
-    ``ConfigInvalid`` here. A cancelled call leaves nothing behind.
-    """
-    checked_operator(operator, "plan")
-    source = checked_source(path, "plan")
-    if source.one_file is None:
-        raise ConfigInvalid(
-            "a plan is of one file; parquet.plan_files takes a directory, a glob or a list", operation="plan", path=path
-        )
-    path = source.one_file
-    arguments = scan_arguments(path, columns=columns, row_groups=row_groups, rows=rows, filters=filters)
-    given = io_options(
-        path, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=None, slots=slots, operation="plan"
-    )
-    current = await footer(operator, path, version=version, if_match=if_match, everything=True)
-    return await plan_scan(current, arguments, PlanLimits.of(operator.runtime(), current, given))
-
-
 async def plan_scan(footer: Footer, arguments: ScanArguments, limits: PlanLimits = _AUTOMATIC) -> Plan:
     """The plan for a file whose footer is known. Reads page indexes if that pays.
 
@@ -136,15 +102,21 @@ async def plan_scan(footer: Footer, arguments: ScanArguments, limits: PlanLimits
     """
     normalized = normalized_filters(arguments.filters, footer)
     leaves = wanted_leaves = resolve_columns(footer, arguments.columns)
-    if normalized is not None:
-        leaves = tuple(sorted({*leaves, *resolve_columns(footer, filter_columns(footer, normalized))}))
-    wanted = checked_rows(arguments.rows, footer)
-    groups = prune_row_groups(footer, normalized, chosen_row_groups(footer, arguments.row_groups, wanted))
+    names = filter_columns(footer, normalized)
+    leaves = tuple(sorted({*leaves, *resolve_columns(footer, names)}))
+    wanted, tree = checked_rows(arguments.rows, footer), filter_tree(normalized)
+    groups = chosen_row_groups(footer, arguments.row_groups, wanted)
+    groups = prune_by_tree(footer, tree, groups, schema=footer.schema, names=names)
     rows_of = {number: _rows_within(footer, number, wanted) for number in groups}
-    indexes = await _page_indexes(footer, leaves, rows_of, normalized)
-    if isinstance(normalized, list):
+    if arguments.counted is not None:
+        matching = matching_row_groups(footer, tree, groups)
+        arguments.counted.append(sum(total_length(rows_of.pop(number)) for number in matching))
+        groups = list(rows_of)
+    by_bounds = page_leaves(footer, tree)
+    indexes = await _page_indexes(footer, leaves, rows_of, by_bounds.values())
+    if tree is not None and indexes:
         for number in groups:
-            rows_of[number] = intersected(rows_of[number], prune_pages(footer, normalized, number, indexes))
+            rows_of[number] = intersected(rows_of[number], prune_pages(footer, tree, by_bounds, number, indexes))
     groups = [number for number in groups if rows_of[number]]
     if not arguments.filters_rows:
         leaves = wanted_leaves
@@ -206,13 +178,12 @@ def _rows_within(footer: Footer, number: int, rows: Sequence[Range]) -> list[Ran
 
 
 async def _page_indexes(
-    footer: Footer, leaves: Sequence[int], rows_of: Mapping[int, Sequence[Range]], filters: Filters
+    footer: Footer, leaves: Sequence[int], rows_of: Mapping[int, Sequence[Range]], by_bounds: Collection[int]
 ) -> dict[tuple[int, int], Indexes]:
     """Indexes of the row groups with rows that may not be wanted, if they are in the tail or much may be left out.
 
-    The indexes of columns in filters include bounds.
+    The indexes of columns in filters, ``by_bounds``, include bounds.
     """
-    by_bounds = filter_leaves(footer, filters)
     counts = [end - first for first, end in pairwise(footer.first_rows)]
     groups = [number for number, rows in rows_of.items() if by_bounds or list(rows) != [(0, counts[number])]]
     if not groups or not _has_indexes(footer, groups, leaves):
@@ -224,11 +195,7 @@ async def _page_indexes(
         unwanted = sum(chunk.size * _share_unwanted(chunk, rows_of, by_bounds) for chunk in chunks)
         if unwanted < INDEXED_BYTES_MIN:
             return {}
-    plain = await load_page_indexes(footer.pinned, (chunk for chunk in chunks if chunk.column not in by_bounds))
-    bounded = await load_page_indexes(
-        footer.pinned, (chunk for chunk in chunks if chunk.column in by_bounds), with_columns=True
-    )
-    return plain | bounded
+    return await load_page_indexes(footer.pinned, chunks, bounds_of=by_bounds)
 
 
 def _has_indexes(footer: Footer, groups: Sequence[int], leaves: Sequence[int]) -> bool:
@@ -236,7 +203,7 @@ def _has_indexes(footer: Footer, groups: Sequence[int], leaves: Sequence[int]) -
     return any(leaf < len(footer.chunks[groups[0]]) and footer.chunks[groups[0]][leaf].offset_index for leaf in leaves)
 
 
-def _share_unwanted(chunk: ColumnChunk, rows_of: Mapping[int, Sequence[Range]], by_bounds: Sequence[int]) -> float:
+def _share_unwanted(chunk: ColumnChunk, rows_of: Mapping[int, Sequence[Range]], by_bounds: Collection[int]) -> float:
     """The share of a chunk that may be left out. With filters it is unknown before, and taken to be all of it."""
     if by_bounds:
         return 1.0

@@ -19,17 +19,18 @@ import base64
 import json
 import math
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from aioprefetch.expressions import ExpressionTree
-from aioprefetch.filters import Dnf, Filters, check_clauses, checked_filters, named_columns
+from aioprefetch.errors import InvalidArgument
+from aioprefetch.expressions import AND, OR, ExpressionTree, FieldPath, Node, field_at, flat_name
+from aioprefetch.filters import Filters, check_clauses, checked_filters, filter_expression, named_columns
 from aioprefetch.parquet import thrift
 from aioprefetch.ranges import Range, intersected, joined
 
@@ -93,11 +94,11 @@ def can_be_bounds(order: Callable[[bytes], Any], low: bytes, high: bytes) -> boo
 
 
 class BoundsReader:
-    """Reads the bounds of one top-level leaf; types whose order or encoding is not plain are not read."""
+    """Reads the bounds of one leaf without lists; types whose order or encoding is not plain are not read."""
 
     def __init__(self, footer: Footer, leaf: int) -> None:
         column = footer.metadata.schema.column(leaf)
-        kind = footer.schema.field(footer.schema.get_field_index(footer.shape.paths[leaf][0])).type
+        kind = _leaf_field(footer, leaf).type
         self.type = kind.value_type if pa.types.is_dictionary(kind) else kind
         self._physical: str = column.physical_type
         self._logical: dict[str, Any] = json.loads(column.logical_type.to_json())
@@ -113,22 +114,16 @@ class BoundsReader:
             or pa.types.is_binary_view(self.type)
         )
 
-    def scalar(self, value: Any) -> pa.Scalar:
+    def scalar(self, value: pa.Scalar) -> pa.Scalar:
         """The value of a filter as a scalar that compares with bounds. Raises pyarrow's error for other values."""
-        if isinstance(value, pa.Scalar):
-            value = value.as_py() if self._is_bytes else value
-        if self._is_bytes:
-            return pa.scalar(value.encode() if isinstance(value, str) else bytes(value), pa.large_binary())
-        return value if isinstance(value, pa.Scalar) else pa.scalar(value)
+        return value.cast(pa.large_binary()) if self._is_bytes else value
 
-    def members(self, values: Sequence[Any]) -> list[Any]:
+    def members(self, values: pa.Array) -> list[Any]:
         """The values of a list in a filter, of the column's type, as pyarrow casts them for ``in``.
 
         Raises its error where one has another value then, or no such type.
         """
-        if self._is_bytes:
-            return list(values)
-        return list(pa.array(values).cast(self.type))
+        return list(values if self._is_bytes else values.cast(self.type))
 
     def can_be(self, low: bytes, high: bytes) -> bool:
         """Whether values of the column can lie between these bounds."""
@@ -194,6 +189,10 @@ class BoundsReader:
 # Fields of Statistics: lower and upper bound, new and old, and how many nulls.
 _BOUNDS = ((6, 5), (2, 1))
 _NULL_COUNT = 3
+# Whether the upper and the lower bound are exact.
+_EXACT_MARKS = (7, 8)
+# The numbers of the physical types of bytes.
+_BYTES = (6, 7)
 
 # Longer bounds are ignored: decimals have at most 32 bytes, and texts hardly need more to be distinguished.
 _BOUND_BYTES_MAX = 4096
@@ -202,11 +201,12 @@ _ORDERS_FIELD = 7
 
 
 def statistics_footer(footer: Footer, row_groups: Sequence[int], leaves: Sequence[int]) -> bytes:
-    """A file without data: ``leaves`` (top-level columns without lists), and ``row_groups``, counted from 0.
+    """A file without data: ``leaves`` (without lists), and ``row_groups``, counted from 0.
 
-    The bytes can be parsed safely for any footer.
+    Fields of structs are columns by their ``flat_name``. They are null where the struct is, and counted so. The bytes
+    can be parsed safely for any footer.
     """
-    elements = [thrift.read_struct(footer.raw, footer.shape.positions[leaf])[0] for leaf in leaves]
+    elements = [_flat_element(footer, leaf) for leaf in leaves]
     root = {4: (thrift.BINARY, b"schema"), 5: (thrift.I32, len(leaves))}
     columns = [_Leaf(footer, leaf, element) for leaf, element in zip(leaves, elements, strict=True)]
     groups = [_row_group(footer, number, columns) for number in row_groups]
@@ -223,6 +223,22 @@ def statistics_footer(footer: Footer, row_groups: Sequence[int], leaves: Sequenc
         tree[_ORDERS_FIELD] = (thrift.LIST, thrift.ThriftList(thrift.STRUCT, [orders[leaf] for leaf in leaves]))
     raw = thrift.write_struct(tree)
     return b"PAR1" + raw + len(raw).to_bytes(4, "little") + b"PAR1"
+
+
+def _flat_element(footer: Footer, leaf: int) -> thrift.Struct:
+    """The leaf in a schema without structs."""
+    element = thrift.read_struct(footer.raw, footer.shape.positions[leaf])[0]
+    if len(path := footer.shape.paths[leaf]) > 1:
+        element[4] = (thrift.BINARY, flat_name(path).encode())
+    return element
+
+
+def _leaf_field(footer: Footer, leaf: int) -> pa.Field:
+    """A leaf without lists as a column."""
+    path = footer.shape.paths[leaf]
+    found = field_at(footer.schema, path)
+    assert found is not None
+    return found.with_name(flat_name(path)).with_nullable(footer.shape.max_definitions[leaf] > 0)
 
 
 class _Leaf:
@@ -304,7 +320,7 @@ def _struct_in(fields: thrift.Struct, number: int) -> thrift.Struct:
 
 def _arrow_schema(footer: Footer, leaves: Sequence[int]) -> thrift.Struct:
     """The key-value pair of the Arrow schema, from which the columns get their types in the whole file."""
-    schema = pa.schema([footer.schema.field(footer.shape.paths[leaf][0]) for leaf in leaves])
+    schema = pa.schema([_leaf_field(footer, leaf) for leaf in leaves])
     serialized = base64.b64encode(schema.serialize().to_pybytes())
     return {1: (thrift.BINARY, b"ARROW:schema"), 2: (thrift.BINARY, serialized)}
 
@@ -341,27 +357,34 @@ def filter_columns(footer: Footer, filters: Filters) -> list[str]:
 # --- row groups -------------------------------------------------------------------------------------------------------
 
 
+def filter_tree(filters: Filters) -> ExpressionTree | None:
+    """Normalized filters as a tree; ``None`` without any, and for those that statistics say nothing about.
+
+    So are filters whose values do not go together.
+    """
+    try:
+        expression = filter_expression(filters)
+    except InvalidArgument:
+        return None
+    return None if expression is None else ExpressionTree.of(expression)
+
+
 def prune_row_groups(footer: Footer, filters: Filters, row_groups: Sequence[int]) -> list[int]:
     """The row groups of ``row_groups`` with rows that ``filters`` (normalized) may match, in the same order.
 
     Filters whose values do not go with the types of their columns drop nothing, and neither do damaged statistics.
     """
     names = filter_columns(footer, filters)
-    if isinstance(filters, list):
-        try:
-            filters = pq.filters_to_expression(filters)
-        except (pa.ArrowException, ValueError, TypeError, OverflowError):
-            return list(row_groups)
-    return prune_by_expression(footer, filters, row_groups, schema=footer.schema, names=names)
+    return prune_by_tree(footer, filter_tree(filters), row_groups, schema=footer.schema, names=names)
 
 
-def prune_by_expression(
+def prune_by_tree(
     footer: Footer,
-    expression: pc.Expression | None,
+    tree: ExpressionTree | None,
     row_groups: Sequence[int],
     *,
     schema: pa.Schema,
-    names: Iterable[str],
+    names: Collection[str],
     guarantee: pc.Expression | None = None,
 ) -> list[int]:
     """``prune_row_groups`` by an expression over columns of ``schema``, by the statistics of ``names`` among them.
@@ -369,59 +392,94 @@ def prune_by_expression(
     ``guarantee`` says what is true of all rows of the file, such as the values in its path.
     """
     kept = list(row_groups)
-    tree = None if expression is None else ExpressionTree.of(expression)
     known = None if tree is None else tree.about_ranges(schema)
-    leaves = _plain_leaves(footer, names)
-    if not kept or not leaves or known is None:
+    if not kept or tree is None or known is None:
+        return kept
+    leaves = plain_leaves(footer, (path for path in tree.fields if path[0] in names))
+    if not leaves:
         return kept
     import pyarrow.dataset as ds  # Imported late: it imports pandas if there is one, a third of a second.
 
+    fields = [(path, field_at(schema, path)) for path in leaves if len(path) > 1]
+    flat = [field.with_name(flat_name(path)) for path, field in fields if field is not None]
     try:
-        source = pa.BufferReader(statistics_footer(footer, kept, leaves))
+        source = pa.BufferReader(statistics_footer(footer, kept, list(leaves.values())))
         fragment = ds.ParquetFileFormat().make_fragment(source, partition_expression=guarantee)
-        fragments = fragment.subset(known, schema=schema).row_groups
+        fragments = fragment.subset(known, schema=pa.schema([*schema, *flat])).row_groups
     except (pa.ArrowException, ValueError, TypeError, OverflowError, OSError):
         return kept
     return [kept[fragment.id] for fragment in fragments]
 
 
-def _plain_leaves(footer: Footer, names: Iterable[str]) -> tuple[int, ...]:
-    """The leaves of those top-level columns that are neither groups nor lists, and whose name no other has."""
+def matching_row_groups(footer: Footer, tree: ExpressionTree | None, row_groups: Sequence[int]) -> list[int]:
+    """The row groups all of whose rows match, as their statistics say.
+
+    They say it by exact bounds, of columns without nulls. Of floating-point values no opposite is a known form: NaN is
+    beyond all bounds.
+    """
+    leaves = {} if tree is None else plain_leaves(footer, tree.fields)
+    if tree is None or len(leaves) < len(tree.fields) or not tree.is_decided_by_ranges(footer.schema):
+        return []
+    exact = [number for number in row_groups if all(_is_exact(footer, number, leaf) for leaf in leaves.values())]
+    opposite = ExpressionTree.of(~tree.expression)
+    others = prune_by_tree(footer, opposite, exact, schema=footer.schema, names=tree.columns)
+    return sorted({*exact}.difference(others))
+
+
+def _is_exact(footer: Footer, number: int, leaf: int) -> bool:
+    """Whether a chunk has no null, and its bounds are values in it. Writers may cut texts, and have to say so."""
+    statistics = _statistics(footer, number, leaf)
+    has_nulls = footer.shape.max_definitions[leaf] > 0 and statistics.get(_NULL_COUNT) != (thrift.I64, 0)
+    marks = [statistics.get(mark, (None, None))[0] for mark in _EXACT_MARKS]
+    is_cut = thrift.FALSE in marks or (footer.shape.physical_types[leaf] in _BYTES and None in marks)
+    return not has_nulls and not is_cut
+
+
+def plain_leaves(footer: Footer, paths: Iterable[FieldPath]) -> dict[FieldPath, int]:
+    """The leaves of columns, and of fields of structs, that are not in lists; without two of one name."""
     shape = footer.shape
-    leaf_of = {
-        path[0]: leaf for leaf, path in enumerate(shape.paths) if len(path) == 1 and not shape.max_repetitions[leaf]
-    }
-    return tuple(leaf_of[name] for name in names if name in leaf_of and footer.schema.names.count(name) == 1)
+    leaf_of = {path: leaf for leaf, path in enumerate(shape.paths) if not shape.max_repetitions[leaf]}
+    return {path: leaf_of[path] for path in paths if path in leaf_of and field_at(footer.schema, path) is not None}
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
 
 
-def filter_leaves(footer: Footer, filters: Filters) -> tuple[int, ...]:
-    """The leaves whose page indexes can drop rows: top-level columns that clauses name and that are not lists."""
-    if filters is None or isinstance(filters, pc.Expression):
-        return ()
-    return _plain_leaves(footer, filter_columns(footer, filters))
+def page_leaves(footer: Footer, tree: ExpressionTree | None) -> dict[FieldPath, int]:
+    """The leaves whose page indexes can drop rows: those without lists that are compared with values."""
+    if tree is None:
+        return {}
+    return plain_leaves(footer, dict.fromkeys(clause[0] for node in tree.nodes if (clause := tree.clause(node))))
 
 
 def prune_pages(
-    footer: Footer, filters: Dnf, row_group: int, indexes: Mapping[tuple[int, int], Indexes]
+    footer: Footer,
+    tree: ExpressionTree,
+    leaves: Mapping[FieldPath, int],
+    row_group: int,
+    indexes: Mapping[tuple[int, int], Indexes],
 ) -> list[Range]:
     """Rows of a row group, counted from its first, that may match: sorted, disjoint ranges, on boundaries of pages.
 
-    ``indexes`` are from ``load_page_indexes`` with column indexes; a clause whose column has none keeps all rows.
+    ``leaves`` are those of ``page_leaves``, ``indexes`` from ``load_page_indexes`` with column indexes; a comparison
+    whose column has none keeps all rows.
     """
     rows = footer.first_rows[row_group + 1] - footer.first_rows[row_group]
-    leaves = {footer.shape.paths[leaf][0]: leaf for leaf in filter_leaves(footer, filters)}
-    kept: list[Range] = []
-    for clauses in filters:
-        these: list[Range] = [(0, rows)] if rows else []
-        for column, operator, value in clauses:
-            offset, bounds = indexes.get((row_group, leaves.get(column, -1)), (None, None))
-            if offset is not None and bounds is not None:
-                these = intersected(these, _matching_rows(footer, leaves[column], operator, value, offset, bounds))
-        kept += these
-    return joined(kept)
+    everything: list[Range] = [(0, rows)] if rows else []
+
+    def kept(node: Node) -> list[Range]:
+        parts = [tree.nodes[number] for number in node.arguments]
+        if node.name in AND and node.kind == "call":
+            return reduce(intersected, map(kept, parts))
+        if node.name in OR and node.kind == "call":
+            return joined(pair for part in parts for pair in kept(part))
+        path, operator, value = tree.clause(node) or ((), "", None)
+        offset, bounds = indexes.get((row_group, leaves.get(path, -1)), (None, None))
+        if offset is None or bounds is None:
+            return everything
+        return _matching_rows(footer, leaves[path], operator, value, offset, bounds)
+
+    return kept(tree.nodes[-1])
 
 
 def _matching_rows(
@@ -435,7 +493,7 @@ def _matching_rows(
 def _page_mask(reader: BoundsReader, operator: str, value: Any, bounds: ColumnIndex) -> Any:
     """For each page whether it may match."""
     everything = np.ones(len(bounds), bool)
-    if operator == "not in" or (operator == "!=" and reader.is_float):
+    if operator == "!=" and reader.is_float:
         return everything
     unknown = _unknown_pages(reader, bounds)
     without_bounds = (unknown | np.array(bounds.null_pages, bool)).tolist()
@@ -460,13 +518,11 @@ def _unknown_pages(reader: BoundsReader, bounds: ColumnIndex) -> Any:
     return np.array([unknown or not (null or reader.can_be(low, high)) for unknown, null, low, high in said], bool)
 
 
-def _compared(reader: BoundsReader, low: pa.Array, high: pa.Array, operator: str, value: Any) -> Any:
-    if isinstance(value, pa.Scalar):
-        value = value.as_py() if not value.is_valid or pa.types.is_floating(value.type) else value
-    if value is None or value != value:  # Nulls and NaN are nowhere between bounds.
-        return np.ones(len(low), bool)
+def _compared(reader: BoundsReader, low: pa.Array, high: pa.Array, operator: str, value: pa.Scalar) -> Any:
+    if not value.is_valid or (pa.types.is_floating(value.type) and value.as_py() != value.as_py()):
+        return np.ones(len(low), bool)  # Nulls and NaN are nowhere between bounds.
     scalar = reader.scalar(value)
-    if operator in ("=", "=="):
+    if operator == "==":
         matches = pc.and_(pc.less_equal(low, scalar), pc.greater_equal(high, scalar))
     elif operator == "!=":
         matches = pc.invert(pc.and_(pc.equal(low, scalar), pc.equal(high, scalar)))

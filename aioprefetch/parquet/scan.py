@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -117,8 +117,9 @@ def scan(
         ``(start, stop)`` of the file's rows, or a list of such ranges, cut at the end of the file. Together with
         ``row_groups``: rows that are in both.
     filters
-        As in pyarrow: ``[(column, operator, value), ...]``, lists of these, or an Expression. Row groups and pages
-        whose statistics match nothing are not requested.
+        As in pyarrow: ``[(column, operator, value), ...]``, lists of these, or an Expression. A field of a struct is
+        ``("s", "x")`` in a list, and ``pc.field("s", "x")``. Row groups and pages whose statistics match nothing are
+        not requested.
     limit
         The first rows that match, and no more: then requests end. With 0 no data is requested. With ``ordered=False``
         any that match.
@@ -223,24 +224,47 @@ def scan(
     )
     size = None if size is None else at_least(0, size, "size", operation="scan", path=name)
     one = _OneFile(name, arguments.row_groups, _checked_footer(footer, name), size, version, if_match)
-    return _batch_scan(operator, request, one, options, computed)
+    return ParquetScan(operator, request, one, options, computed)
 
 
-def _batch_scan(
-    operator: Operator,
-    request: DatasetRequest,
-    one: _OneFile,
-    options: BatchOptions,
-    computed: ComputedColumns | None,
-) -> BatchScan:
-    """The scan of one file, or of many where the arguments make a table of them."""
-    prepare: Prepare = partial(_prepare_file, operator, one, request)
-    if request.source.one_file is None or request.schema is not None or request.added:
-        one.refuse_many()
-        prepare = partial(prepare_dataset, operator, request)
-    if computed is not None:
-        prepare = computed.prepare(prepare, operator)
-    return BatchScan(operator, prepare, path=one.path, options=options)
+class ParquetScan(BatchScan):
+    """The batches of one file, or of many where the arguments make a table of them."""
+
+    def __init__(
+        self,
+        operator: Operator,
+        request: DatasetRequest,
+        one: _OneFile,
+        options: BatchOptions,
+        computed: ComputedColumns | None = None,
+    ) -> None:
+        self._request, self._one, self.path = request, one, one.path
+        self._is_table = request.source.one_file is None or request.schema is not None or bool(request.added)
+        prepare: Prepare = partial(_prepare_file, operator, one, request)
+        if self._is_table:
+            one.refuse_many()
+            prepare = partial(prepare_dataset, operator, request)
+        if computed is not None:
+            prepare = computed.prepare(prepare, operator)
+        super().__init__(operator, prepare, path=one.path, options=options)
+
+    async def plans(self) -> list[Plan]:
+        """The reads of each file."""
+        if self._is_table:
+            return await plan_dataset(self._operator, self._request)
+        footer = await _file_or_files(self._operator, self._one, self._request, size=self._one.size)
+        if isinstance(footer, list):
+            return await plan_dataset(self._operator, self._request, footer)
+        limits = PlanLimits.of(self._operator.runtime(), footer, self._request.limits)
+        return [await plan_scan(footer, self._request.arguments, limits)]
+
+    async def count(self) -> int:
+        """The number of rows, in place of the batches. Of row groups that match as a whole no data is read."""
+        counted: list[int] = []
+        request = replace(self._request, arguments=replace(self._request.arguments, counted=counted))
+        async with ParquetScan(self._operator, request, self._one, self._options) as batches:
+            read: int = sum([batch.num_rows async for batch in batches])
+        return read + sum(counted)
 
 
 def _source_of(
@@ -380,22 +404,10 @@ class _OneFile:
 
 async def _prepare_file(operator: Operator, one: _OneFile, request: DatasetRequest) -> PreparedScan:
     """Prepare the scan of a file, or of a directory where there is no such file."""
-    footer = one.footer
-    if footer is None:
-        try:
-            footer = await read_footer(
-                operator,
-                one.path,
-                version=one.version,
-                if_match=one.if_match,
-                everything=True,
-                size=seen_size(operator, one.path) if one.size is None else one.size,
-            )
-        except (NotFound, IsADirectory) as error:
-            if one.given:
-                raise
-            return await prepare_dataset(operator, request, await files_instead(operator, one.path, error))
-    footer = footer.with_int96_unit(request.int96_unit)
+    size = seen_size(operator, one.path) if one.size is None else one.size
+    footer = await _file_or_files(operator, one, request, size=size)
+    if isinstance(footer, list):
+        return await prepare_dataset(operator, request, footer)
     runtime, limits = operator.runtime(), request.limits
     arguments = request.arguments
     await load_evaluation(arguments.filters, runtime)
@@ -423,6 +435,23 @@ async def _prepare_file(operator: Operator, one: _OneFile, request: DatasetReque
     if len(footer.pinned.tail) > TAIL_BYTES_EVERYTHING:
         service.carry(len(footer.pinned.tail))
     return PreparedScan(projection.schema, [part], service)
+
+
+async def _file_or_files(
+    operator: Operator, one: _OneFile, request: DatasetRequest, *, size: int | None
+) -> Footer | list[DatasetFile]:
+    """The footer of a file, or the files of a directory where there is no such file."""
+    found = one.footer
+    if found is None:
+        try:
+            found = await read_footer(
+                operator, one.path, version=one.version, if_match=one.if_match, everything=True, size=size
+            )
+        except (NotFound, IsADirectory) as error:
+            if one.given:
+                raise
+            return await files_instead(operator, one.path, error)
+    return found.with_int96_unit(request.int96_unit)
 
 
 def _finish(projection: Projection, footer: Footer, filters: Filters) -> Finish | None:
@@ -458,30 +487,37 @@ def _checked_footer(footer: Footer | None, path: str) -> Footer | None:
 
 async def count_rows(
     operator: Operator,
-    path: str | Sequence[str],
+    path: str | Sequence[str] | None = None,
     *,
+    files: Iterable[ScanFile] | None = None,
     filters: Any = None,
+    schema: pa.Schema | None = None,
     partitioning: Literal["hive"] | None = "hive",
+    partition_schema: pa.Schema | None = None,
     int96_unit: Literal["us", "ns"] | None = None,
 ) -> int:
-    """The number of rows of a file, a directory, a glob or a list of files, as ``scan`` takes them.
+    """The number of rows of a file, a directory, a glob or a list of files, or of ``files``, as ``scan`` takes them.
 
     Without ``filters`` the footers alone are read. With them it reads the columns that they name, of row groups and
-    pages that may match; filters on partitions alone read footers. Errors as for ``scan``. A cancelled call
-    leaves nothing behind.
+    pages that may match; filters on partitions alone read footers. Of a row group whose statistics say that all rows
+    match nothing is read: by exact bounds, without nulls, and never of floating-point values, which may be NaN. Errors
+    as for ``scan``. A cancelled call leaves nothing behind.
     """
     checked_operator(operator, "count_rows")
-    if filters is not None:
+    if filters is not None or files is not None:
         found = scan(
             *(operator, path),
+            files=files,
             columns=[],
             filters=filters,
+            schema=schema,
             partitioning=partitioning,
+            partition_schema=partition_schema,
             ordered=False,
             int96_unit=int96_unit,
         )
-        async with found as batches:
-            return sum([batch.num_rows async for batch in batches])
+        assert isinstance(found, ParquetScan)
+        return await found.count()
     source = checked_source(path, "count_rows")
     one = source.one_file
     if one is None:
@@ -550,18 +586,28 @@ class FilesPlan:
         return plans_html(self.path, self.files, f"{self.row_count:,} rows of {len(self.files):,} files")
 
 
+async def plan(operator: Operator, path: str, **options: Unpack[ScanOptions]) -> Plan:
+    """The reads of ``scan`` of one file with the same options. Reads the footer, and page indexes if that pays.
+
+    The requests are as for a scan that has memory for all of them. A scan with a smaller budget reads the same
+    bytes in more and smaller requests, as memory becomes free, and may leave gaps out. A ``limit`` behind filters ends
+    the requests of a scan, and not those of its plan.
+
+    Arguments and errors as for ``scan``; ``plan_files`` takes directories, globs and lists, which are
+    ``ConfigInvalid`` here. A cancelled call leaves nothing behind.
+    """
+    checked_operator(operator, "plan")
+    if checked_source(path, "plan").one_file is None:
+        raise ConfigInvalid(
+            "a plan is of one file; parquet.plan_files takes a directory, a glob or a list", operation="plan", path=path
+        )
+    found = scan(operator, path, **options)
+    assert isinstance(found, ParquetScan)
+    return (await found.plans())[0]
+
+
 async def plan_files(
-    operator: Operator,
-    path: str | Sequence[str],
-    *,
-    columns: Iterable[str] | None = None,
-    rows: Any = None,
-    filters: Any = None,
-    gap_bytes: ByteCount | None = None,
-    request_bytes_max: ByteCount | None = None,
-    slots: int | None = None,
-    schema: pa.Schema | None = None,
-    partitioning: Literal["hive"] | None = "hive",
+    operator: Operator, path: str | Sequence[str] | None = None, **options: Unpack[ScanOptions]
 ) -> FilesPlan:
     """The reads of ``scan`` of a directory, a glob, a list or a file. Lists them, and reads the footers.
 
@@ -569,17 +615,6 @@ async def plan_files(
     all of them. A cancelled call leaves nothing behind.
     """
     checked_operator(operator, "plan_files")
-    source = checked_source(path, "plan_files")
-    name = str(source)
-    arguments = scan_arguments(name, columns=columns, rows=rows, filters=filters)
-    request = DatasetRequest(
-        source=source,
-        arguments=arguments,
-        limits=io_options(
-            name, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=None, slots=slots
-        ),
-        batch_rows=BATCH_ROWS,
-        schema=schema,
-        has_partitions=checked_choice("partitioning", partitioning, "hive", path=name) is not None,
-    )
-    return FilesPlan(name, tuple(await plan_dataset(operator, request)))
+    found = scan(operator, path, **options)
+    assert isinstance(found, ParquetScan)
+    return FilesPlan(found.path, tuple(plan for plan in await found.plans() if plan.row_count))

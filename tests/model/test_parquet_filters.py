@@ -26,12 +26,19 @@ PAGES: dict[str, Any] = {"write_page_index": True, "write_batch_size": 3, "data_
 Change = Callable[[thrift.Struct], None]
 
 
+def the_struct(row: int) -> dict[str, Any] | None:
+    """With nulls at each level, and a list beside the fields."""
+    inner = {"s": None if row % 7 == 6 else f"k{row // 6:02}", "x": NAN if row % 5 == 4 else row / 4}
+    struct = {"q": None if row % 3 == 2 else row, "l": [row], "t": None if row % 11 == 10 else inner}
+    return None if 20 <= row < 25 or row % 17 == 16 else struct
+
+
 def the_table() -> pa.Table:
     """A struct first, so that leaves and columns are counted differently; sorted, so that statistics can decide."""
     rows = range(ROWS)
     return pa.table(
         {
-            "st": [{"q": row, "r": None} for row in rows],
+            "st": [the_struct(row) for row in rows],
             "i": pa.array([None if row % 7 == 3 else row // 4 for row in rows], pa.int64()),
             "x": [NAN if row % 5 == 4 else None if row % 11 == 10 else row / 4 for row in rows],
             "s": [None if row % 13 == 12 else f"k{row // 6:02}" for row in rows],
@@ -44,7 +51,9 @@ def the_table() -> pa.Table:
 
 TABLE = the_table()
 FILE = written(TABLE, row_group_size=GROUP_ROWS, **PAGES)
-LEAF_OF = {"i": 2, "x": 3, "s": 4, "d": 5, "b": 6, "row": 7}
+LEAF_OF = {"i": 4, "x": 5, "s": 6, "d": 7, "b": 8, "row": 9}
+# Fields of the struct, by the column with values of their kind.
+FIELDS = {("st", "q"): "row", ("st", "t", "s"): "s", ("st", "t", "x"): "x"}
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "i": st.integers(-1, 13) | st.sampled_from([2.5, NAN]),
     "x": st.sampled_from([-1.0, 0.0, 2.5, 11.75, 20.0, NAN, 3]),
@@ -58,9 +67,10 @@ COMPARISONS = [operators.eq, operators.ne, operators.lt, operators.le, operators
 
 @st.composite
 def members(draw: st.DrawFn) -> pc.Expression:
-    """An expression about one column, which is named, or counted."""
-    name = draw(st.sampled_from(sorted(VALUES)))
-    column = pc.field(draw(st.sampled_from([name, name, name, TABLE.schema.get_field_index(name)])))
+    """An expression about one column, which is named, or counted, or about a field of a struct."""
+    path = draw(st.none() | st.sampled_from(sorted(FIELDS)))
+    name = FIELDS[path] if path else draw(st.sampled_from(sorted(VALUES)))
+    column = pc.field(path or draw(st.sampled_from([name, name, name, TABLE.schema.get_field_index(name)])))
     value = draw(VALUES[name])
     kind = draw(st.sampled_from(["compare"] * 4 + ["turned", "in", "null", "valid", "column", "compared"]))
     compare = draw(st.sampled_from(COMPARISONS))
@@ -80,9 +90,8 @@ def members(draw: st.DrawFn) -> pc.Expression:
     return compare(column, value)
 
 
-NESTED = st.builds(lambda value: pc.field("st", "q") < value, st.integers(0, ROWS))
 EXPRESSIONS = st.recursive(
-    members() | NESTED,
+    members(),
     lambda inner: st.one_of(
         st.builds(operators.and_, inner, inner), st.builds(operators.or_, inner, inner), st.builds(operators.inv, inner)
     ),
@@ -233,6 +242,8 @@ CLAUSES: list[Any] = [
     [("i", "in", [1, 11])],
     [("d", "in", [DAY, DAY + dt.timedelta(days=11)]), ("s", ">", "")],
     [[("i", "<", 1)], [("s", "==", "k07")]],
+    [[(("st", "q"), ">", 40)]],
+    [[("i", "<", 1)], [(("st", "t", "s"), "in", ["k07"]), (("st", "q"), "!=", 46)]],
 ]
 
 

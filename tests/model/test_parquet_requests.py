@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,6 +21,7 @@ from aioprefetch.accessor.sink import Sink
 from aioprefetch.cli.demo import sample_parquet
 from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet.byte_plan import Plan
+from aioprefetch.parquet.chunks import column_chunks
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
 from aioprefetch.ranges import SMALL_GAP_BYTES
 from aioprefetch.scheduler.pinned_file import PinnedFile
@@ -162,6 +164,42 @@ async def test_pages_are_planned_too(options: dict[str, Any]) -> None:
         assert (table.num_rows, plan.requests) == (0, ())
 
 
+@cache
+def nested() -> bytes:
+    """8 MB: a struct with a sorted field, null here and there, and a list; its pages are indexed."""
+    rows = 240_000
+    noise, sorted_ = np.random.default_rng(3).random((2, rows)), pa.array(range(rows))
+    holes = pa.array(np.arange(rows) % 7 == 3)
+    fields = {"x": pc.if_else(holes, None, sorted_), "f": noise[0], "l": pa.array([[0]] * rows)}
+    struct = pa.StructArray.from_arrays(
+        [pa.array(column) for column in fields.values()], names=list(fields), mask=pa.array(np.arange(rows) % 5 == 4)
+    )
+    table = pa.table({"id": sorted_, "s": struct, "v": noise[1]})
+    sink = pa.BufferOutputStream()
+    options: Any = {"compression": "none", "use_dictionary": False, "data_page_size": 16 << 10}
+    pq.write_table(table, sink, row_group_size=rows // 4, write_page_index=True, **options)
+    return bytes(sink.getvalue())
+
+
+@pytest.mark.parametrize("column", ["id", ("s", "x")])
+@pytest.mark.parametrize("is_expression", [True, False])
+async def test_filters_that_keep_a_hundredth_leave_out_row_groups_and_pages(
+    column: Any, *, is_expression: bool
+) -> None:
+    """On fields of structs as on columns, in both forms; a list beside the field does not keep it from that."""
+    expected = pc.field(column) > 238_000
+    filters = expected if is_expression else [(column, ">", 238_000)]
+    async with store_of(nested()) as store:
+        _, whole = await store.read(columns=["s.f", "v"])
+    async with store_of(nested()) as store:
+        table, requests = await store.read(columns=["s.f", "v"], filters=filters)
+    every = same_columns(nested(), columns=["s.f", "v", "s.x", "id"], filters=expected)
+    assert table.equals(every.select(["f", "v"]))
+    assert len(requests) <= len(whole)
+    data = [sum(end - start for start, end in each[1:]) for each in (requests, whole)]
+    assert data[0] < 0.1 * data[1], "without the tail, which comes with the footer"
+
+
 async def test_a_file_that_is_known_is_asked_for_no_more_than_its_columns() -> None:
     async with store_of(fifty()) as store:
         await store.plan(columns=["c00"])
@@ -290,15 +328,50 @@ async def test_two_of_twelve_columns_of_fifty_row_groups() -> None:
     assert len(requests) == 34  # pyarrow: 101.
 
 
-async def test_an_object_whose_size_is_known_is_one_request_up_to_a_block() -> None:
-    data = numbers_file(12, 50, 1_500)
-    assert MIB < len(data) < 8 * MIB
-    async with store_of(data) as store:
-        _, requests = await store.read(columns=["c00", "c11"], size=len(data))
-    assert requests == [(0, len(data))]
-    async with store_of(data) as store:
-        _, requests = await store.read(columns=["c00", "c11"])
-    assert len(requests) == 2
+async def requests_for(path: Any, stored: dict[str, bytes], **options: Any) -> tuple[int, int]:
+    """The requests of a scan of two columns, and of the same again."""
+    counts = []
+    async with Operator(ap.services.Memory()) as operator:
+        for key, data in stored.items():
+            await operator.write(key, data)
+        for _ in range(2):
+            before = operator.statistics["action_http_get_request"]
+            table = await ap.parquet.read_table(operator, path, columns=["c00", "c05"], **options)
+            counts.append(operator.statistics["action_http_get_request"] - before)
+    assert table.num_rows == sum(pq.read_metadata(pa.BufferReader(data)).num_rows for data in stored.values())
+    return counts[0], counts[1]
+
+
+@pytest.mark.parametrize(("rows", "unknown"), [(2, 1), (100, 1), (390, 2), (1_000, 2), (1_710, 2)])
+async def test_a_file_of_at_most_a_block_is_one_request_if_its_size_is_known(rows: int, unknown: int) -> None:
+    """By the caller, by a listing, by a catalog, or from a scan before; as a path, a list, a glob, or a directory."""
+    files = {"d/k": numbers_file(12, 50, rows)}
+    size = len(files["d/k"])
+    assert size <= 8 * MIB
+    assert await requests_for("d/k", files) == (unknown, 1)
+    assert await requests_for(["d/k"], files) == (unknown, 1)
+    assert await requests_for("d/k", files, size=size) == (1, 1)
+    assert await requests_for(None, files, files=[ap.ScanFile("d/k", size=size)]) == (1, 1)
+    for listed in ("d/*", "d/"):
+        first, again = await requests_for(listed, files)
+        assert first == 1
+        assert again <= 1  # None, where the version in the listing is in memory.
+
+
+@pytest.mark.parametrize(("groups", "rows"), [(1, 250), (20, 50)], ids=["27 kB", "137 kB, most of it footers"])
+async def test_small_files_are_a_request_each(groups: int, rows: int) -> None:
+    count = 60
+    files = {f"d/{number:03}": numbers_file(12, groups, rows) for number in range(count)}
+    for path in (list(files), "d/*", "d/"):
+        assert (await requests_for(path, files))[0] == count
+
+
+async def test_indexes_of_filters_and_of_other_columns_come_together() -> None:
+    async with store_of(indexed()) as store:
+        footer = await ap.parquet.footer(store.operator, "k", tail_bytes=2500)
+        _, requests = await store.read(columns=["c01", "c02"], filters=[("c00", "<", 0.5)], footer=footer)
+    data_end = max(chunk.end for chunk in column_chunks(footer, range(4), range(4)))
+    assert len([start for start, _ in requests if start >= data_end]) == 1
 
 
 async def test_an_object_that_was_seen_is_one_request_up_to_a_block() -> None:

@@ -28,6 +28,7 @@ from aioprefetch.errors import InvalidPath, InvalidType, IsADirectory, NotFound,
 from aioprefetch.expressions import ExpressionTree
 from aioprefetch.filters import Dnf, Filters, row_mask
 from aioprefetch.operator.operator import Operator
+from aioprefetch.parquet.footer import seen_size
 from aioprefetch.plan.patterns import compile_glob, has_wildcard, literal_prefix
 from aioprefetch.values import Entry
 from aioprefetch.verbs.arguments import checked_path
@@ -109,7 +110,7 @@ async def find_files(operator: Operator, source: Source) -> list[DatasetFile]:
         elif name.is_directory:
             files += await directory_files(operator, name.path)
         else:
-            files.append(DatasetFile(name.path))
+            files.append(DatasetFile(name.path, size=seen_size(operator, name.path)))
     return files
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
 from typing import Any, NamedTuple
@@ -44,26 +44,30 @@ from aioprefetch.parquet.dataset.catalog import CatalogFile
 from aioprefetch.parquet.dataset.field_ids import FieldIds, Matching
 from aioprefetch.parquet.dataset.files import DatasetFile, Partitions, Source, files_instead, find_files, path_values
 from aioprefetch.parquet.file_part import BUDGET_SHARE, REQUESTS_HELD, SEGMENT_BYTES_MIN, file_part, memory_limits
-from aioprefetch.parquet.footer import TAIL_BYTES, Footer, seen_size, without_data
+from aioprefetch.parquet.footer import TAIL_BYTES, TAIL_BYTES_EVERYTHING, Footer, seen_size, without_data
 from aioprefetch.parquet.footer import footer as read_footer
+from aioprefetch.parquet.footer import read_footer as parsed_footer
 from aioprefetch.parquet.page_metadata import PAGE_BYTES_DEFAULT, PageOptions
 from aioprefetch.parquet.plan import ScanArguments, plan_scan
-from aioprefetch.parquet.pruning import prune_by_expression
+from aioprefetch.parquet.pruning import filter_tree, prune_by_tree
 from aioprefetch.ranges import Range, intersected, joined
 from aioprefetch.scheduler.decode_loop import PARTS_AT_ONCE
 from aioprefetch.scheduler.io_service import SLOTS_MAX, IoService
 from aioprefetch.scheduler.pages import PreparedScan, ScanPart
+from aioprefetch.scheduler.pinned_file import PinnedFile
 
 # --- the scan ---------------------------------------------------------------------------------------------------------
 
 # The share of a scan's budget for files that come whole with their footer, before the first batch.
-_WHOLE_FILES_SHARE = 4
+_WHOLE_FILES_SHARE = 2
 
 # The share of a scan's budget for files that are opened ahead of the decoded one.
 _AHEAD_SHARE = 2
 
-# Parsed footers that wait for their turn take no more memory than about this; later ones are read again.
-_FOOTER_BYTES_MAX = 32 << 20
+# Footers that wait for their turn have at most this size, and no more than a share of the budget; later ones are read
+# again. Parsed ones take no more memory than about half of it; others are parsed again.
+_FOOTER_BYTES_MAX = 64 << 20
+_FOOTERS_SHARE = 4
 _PARSED_SHARE = 10
 
 # How many of the files left out by filters are searched for a column that no other file has.
@@ -115,12 +119,8 @@ async def prepare_dataset(
     operator: Operator, request: DatasetRequest, files: Sequence[DatasetFile] | None = None
 ) -> PreparedScan:
     """List the files, read what their schema takes, and prepare the scan. ``files`` are those of an earlier listing."""
-    known = None
     await load_evaluation(request.arguments.filters, operator.runtime())
-    files = request.files if files is None else files
-    if files is None:
-        files, known = await source_files(operator, request.source)
-    scan = _DatasetScan(operator, request, files, known)
+    scan = await _dataset_scan(operator, request, files)
     try:
         return await scan.prepared()
     except BaseException:
@@ -128,13 +128,24 @@ async def prepare_dataset(
         raise
 
 
-async def plan_dataset(operator: Operator, request: DatasetRequest) -> list[Plan]:
+async def plan_dataset(
+    operator: Operator, request: DatasetRequest, files: Sequence[DatasetFile] | None = None
+) -> list[Plan]:
     """The plan of each file that the scan of ``prepare_dataset`` reads, in their order."""
-    scan = _DatasetScan(operator, request, *await source_files(operator, request.source))
+    scan = await _dataset_scan(operator, request, files)
     try:
         return await scan.plans()
     finally:
         scan.service.close()
+
+
+async def _dataset_scan(
+    operator: Operator, request: DatasetRequest, files: Sequence[DatasetFile] | None
+) -> _DatasetScan:
+    known, files = None, request.files if files is None else files
+    if files is None:
+        files, known = await source_files(operator, request.source)
+    return _DatasetScan(operator, request, files, known)
 
 
 async def source_files(operator: Operator, source: Source) -> tuple[list[DatasetFile], Footer | None]:
@@ -214,7 +225,7 @@ class _DatasetScan:
             passed = self._partitions.schema.names
             self._ids = FieldIds(request.schema, request.matching, passed, path=self._path)
         self._left: list[Dnf | None] = [None] * len(files)
-        self._held: dict[int, Footer] = {}
+        self._held: dict[int, Footer | PinnedFile] = {}
         self._carried: dict[int, int] = {}
         self._etags: dict[int, str] = {}
         self._row_counts: dict[int, int] = {}
@@ -226,6 +237,7 @@ class _DatasetScan:
         whole_bytes_max, sizes = self._budget_bytes // _WHOLE_FILES_SHARE, [file.size for file in files]
         self._is_whole = whole = whole_files(sizes, self._block_bytes, whole_bytes_max)
         self._whole_bytes_left = whole_bytes_max - sum(size or 0 for size in compress(sizes, whole))
+        self._large_tails = self._whole_bytes_left // TAIL_BYTES_EVERYTHING
         if known is not None:
             footer = known.with_int96_unit(request.int96_unit)
             self._hold(0, footer if whole[0] else without_data(footer, operator))
@@ -286,11 +298,13 @@ class _DatasetScan:
         return PreparedScan(target.schema, self._parts(chosen, target), self.service, self._request.is_ordered)
 
     async def plans(self) -> list[Plan]:
-        """The plans of all files that are read."""
+        """The plans of all files that are read; of one file also where no row of it is."""
         chosen, target = await self._targeted()
+        if not chosen and self._request.source.one_file is not None:
+            chosen, self._rows = [0], {0: []}
         works = (partial(self._planned, number, target) for number in chosen)
         async with aclosing(in_order(works, self._slots)) as planned:
-            return [each.plan async for each in planned if each.plan.row_count]
+            return [each.plan async for each in planned]
 
     async def _targeted(self) -> tuple[list[int], Target]:
         """The numbers of the files that have wanted rows, as far as their paths and footers tell, and the columns."""
@@ -379,39 +393,49 @@ class _DatasetScan:
 
     async def _footers(self, numbers: Sequence[int]) -> AsyncIterator[Footer]:
         """The footers of files in their order, read side by side, and kept for the scan as far as there is room."""
-        numbered = iter(numbers)
+        numbered, bytes_max = iter(numbers), min(_FOOTER_BYTES_MAX, self._budget_bytes // _FOOTERS_SHARE)
         async with aclosing(in_order((partial(self._footer, number) for number in numbers), self._slots)) as footers:
             async for footer in footers:
                 number = next(numbered)
                 self._row_counts[number] = footer.rows
-                self._held_bytes += _PARSED_SHARE * len(footer.raw)
-                if number not in self._held and self._held_bytes <= _FOOTER_BYTES_MAX:
-                    is_whole = self._is_whole[number] or self._came_whole(number, footer)
-                    self._hold(number, footer if is_whole else without_data(footer, self._operator))
+                self._held_bytes += len(footer.raw)
+                if number not in self._held and self._held_bytes <= bytes_max:
+                    keeps_data = self._is_whole[number] or self._keeps_tail(number, footer)
+                    held = footer if keeps_data else without_data(footer, self._operator)
+                    is_parsed = _PARSED_SHARE * self._held_bytes <= _FOOTER_BYTES_MAX // 2
+                    self._hold(number, held if is_parsed else held.pinned)
                 yield footer
 
-    def _came_whole(self, number: int, footer: Footer) -> bool:
-        """Whether a file of unknown size is in its tail, and may stay in memory until its turn."""
-        if self._files[number].size is not None or footer.pinned.tail_start or footer.size > self._whole_bytes_left:
+    def _comes_with_data(self, number: int) -> bool:
+        """Whether data are asked for with the footer: a whole file, or the larger tail of one of unknown size."""
+        return self._is_whole[number] or (self._files[number].size is None and number < self._large_tails)
+
+    def _keeps_tail(self, number: int, footer: Footer) -> bool:
+        """Whether the tail of a file of unknown size may stay in memory until its turn."""
+        tail_bytes, is_large = len(footer.pinned.tail), number < self._large_tails or not footer.pinned.tail_start
+        if self._files[number].size is not None or not is_large or tail_bytes > self._whole_bytes_left:
             return False
-        self._whole_bytes_left -= footer.size
+        self._whole_bytes_left -= tail_bytes
         return True
 
-    def _hold(self, number: int, footer: Footer) -> None:
-        self._held[number] = footer
-        self._carried[number] = len(footer.pinned.tail)
-        self.service.carry(len(footer.pinned.tail))
+    def _hold(self, number: int, held: Footer | PinnedFile) -> None:
+        self._held[number] = held
+        self._carried[number] = size_bytes = len((held.pinned if isinstance(held, Footer) else held).tail)
+        self.service.carry(size_bytes)
 
     async def _footer(self, number: int, *, everything: bool | None = None) -> Footer:
         held = self._held.get(number)
-        if held is not None:
+        if isinstance(held, Footer):
             return held
-        footer = await listed_footer(
-            self._operator,
-            self._files[number],
-            etag=self._etags.get(number),
-            everything=self._is_whole[number] if everything is None else everything,
-        )
+        if held is not None:
+            footer = await parsed_footer(held, self._operator.runtime())
+        else:
+            footer = await listed_footer(
+                self._operator,
+                self._files[number],
+                etag=self._etags.get(number),
+                everything=self._comes_with_data(number) if everything is None else everything,
+            )
         if footer.etag:
             self._etags[number] = footer.etag
         return footer.with_int96_unit(self._request.int96_unit)
@@ -479,26 +503,31 @@ class _DatasetScan:
             row_index=self._request.row_index,
         )
         limits = PlanLimits.of(self._operator.runtime(), footer, self._request.limits)
-        plan = await plan_scan(footer, self._file_arguments(number, footer, batches, target), limits)
+        arguments = self._file_arguments(number, footer, batches, target)
+        if dropped is not None:
+            arguments = replace(arguments, counted=None)
+        plan = await plan_scan(footer, arguments, limits)
         return _PlannedFile(footer, plan, batches)
 
     def _file_arguments(self, number: int, footer: Footer, batches: FileBatches, target: Target) -> ScanArguments:
-        filters, rows, filters_rows = self._arguments.filters, self._rows.get(number), self._arguments.filters_rows
+        filters, left = self._arguments.filters, self._left[number]
+        arguments = replace(self._arguments, columns=batches.columns, rows=self._rows.get(number))
         alike = columns_alike(footer, target.filter_schema) - set(self._partitions.scalars(number))
         if not isinstance(filters, pc.Expression):
-            prunable = prunable_filters(self._left[number], alike)
-            return ScanArguments(batches.columns, rows=rows, filters=prunable, filters_rows=filters_rows)
+            if not all(clause[0] in alike for clauses in left or () for clause in clauses):
+                arguments = replace(arguments, counted=None)
+            return replace(arguments, filters=prunable_filters(left, alike))
         if alike.issuperset(target.filter_schema.names):
-            return ScanArguments(batches.columns, rows=rows, filters=filters, filters_rows=filters_rows)
-        groups = prune_by_expression(
+            return arguments
+        groups = prune_by_tree(
             footer,
-            filters,
+            filter_tree(filters),
             range(footer.row_groups),
             schema=target.filter_schema,
             names=alike,
             guarantee=self._partitions.guarantee(number),
         )
-        return ScanArguments(columns=batches.columns, row_groups=groups, rows=rows)
+        return replace(arguments, row_groups=groups, filters=None)
 
     def _part(self, number: int, planned: _PlannedFile, leave: Callable[[], None]) -> ScanPart | None:
         footer, plan, batches = planned

@@ -252,3 +252,55 @@ async def test_columns_that_files_lack_or_have_beside(b: Bench, path: Any, optio
         return
     with pytest.raises(Unsupported, match=why):
         await ap.parquet.read_table(b.operator, path, **options)
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+TEXT_YEARS = pa.schema([("y", pa.string())])
+PLANNED: list[tuple[Any, dict[str, Any], int]] = [
+    ("t/", {"limit": 305}, 305),
+    ("t/", {"limit": 0, "filters": [("a", ">", 5)]}, 0),
+    ("t/", {"partition_schema": TEXT_YEARS, "filters": [("y", "==", "2021")]}, 300),
+    ("t/", {"include_file_paths": "p", "filters": [("p", "==", FIRST)], "row_index_name": "n"}, 300),
+    (
+        "t/",
+        {"columns": {"c": pc.field("a") + 1}, "filters": pc.field("s", "t") == "7", "missing_columns": "error"},
+        100,
+    ),
+    (FIRST, {"limit": 3, "columns": {"c": pc.field("a") + 1}, "int96_unit": "us"}, 3),
+    (FIRST, {"include_file_paths": "p", "filters": [("p", "==", "q")]}, 0),
+    (None, {"files": [ap.ScanFile(FIRST, rows=(5, 25)), ap.ScanFile(FIRST, keep=[True] * 50 + [False] * 250)]}, 70),
+]
+
+
+@pytest.mark.parametrize(("path", "options", "rows"), PLANNED)
+async def test_a_plan_means_what_a_scan_does(b: Bench, path: Any, options: Any, rows: int) -> None:
+    found = await ap.parquet.plan_files(b.operator, path, **options)
+    table = await ap.parquet.read_table(b.operator, path, **options)
+    assert found.row_count == rows
+    assert table.num_rows <= rows if "filters" in options else table.num_rows == rows
+    if path == FIRST:
+        assert (await ap.parquet.plan(b.operator, FIRST, **options)).row_count == rows
+
+
+async def test_a_plan_with_a_limit_has_the_requests_of_its_rows(b: Bench) -> None:
+    b.put(MANY, "many")
+    plans = [await ap.parquet.plan(b.operator, "many", limit=limit) for limit in (50, None)]
+    assert [len(plan.row_groups) for plan in plans] == [1, 400]
+    assert plans[0].requested_bytes < 0.01 * plans[1].requested_bytes
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"extra_columns": "error", "schema": pa.schema([("a", pa.int64())])}, Unsupported),
+        ({"missing_columns": "error", "schema": pa.schema([("z", pa.int64())])}, Unsupported),
+        ({"columns": {"c": pc.field("z") + 1}}, InvalidArgument),
+        ({"limit": -1}, InvalidArgument),
+        ({"row_index_name": "a"}, InvalidArgument),
+    ],
+)
+async def test_a_plan_raises_what_a_scan_does(b: Bench, options: Any, error: type[Exception]) -> None:
+    for path in ("t/", FIRST):
+        with pytest.raises(error):
+            await ap.parquet.plan_files(b.operator, path, **options)

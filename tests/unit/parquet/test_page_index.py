@@ -46,7 +46,7 @@ async def test_every_page_lies_where_its_header_is() -> None:
         b.put(DATA)
         found = await footer(b.operator, "k")
         chunks = column_chunks(found, range(2), range(3), with_indexes=True)
-        indexes = await load_page_indexes(found.pinned, chunks, with_columns=True)
+        indexes = await load_page_indexes(found.pinned, chunks, bounds_of=range(3))
         assert len(b.calls) == 1
     for chunk in chunks:
         offset, column = indexes[chunk.row_group, chunk.column]
@@ -75,7 +75,7 @@ async def test_indexes_that_are_not_in_the_tail_share_a_request() -> None:
         found = await footer(b.operator, "k", tail_bytes=100)
         chunks = column_chunks(found, range(2), (0, 1), with_indexes=True)
         b.calls.clear()
-        assert len(await load_page_indexes(found.pinned, chunks, with_columns=True)) == 4
+        assert len(await load_page_indexes(found.pinned, chunks, bounds_of=(0, 1))) == 4
         ((start, end),) = requests_of(b)
         wanted = [one for chunk in chunks for one in (chunk.offset_index, chunk.column_index) if one]
         assert (start, end) == (min(one[0] for one in wanted), max(one[1] for one in wanted))

@@ -24,7 +24,8 @@ from aioprefetch.parquet.byte_plan import (
 from aioprefetch.parquet.chunks import ColumnChunk
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
 from aioprefetch.parquet.page_metadata import OffsetIndex
-from aioprefetch.parquet.plan import checked_rows, chosen_row_groups, plan
+from aioprefetch.parquet.plan import checked_rows, chosen_row_groups
+from aioprefetch.parquet.scan import plan
 from aioprefetch.ranges import SMALL_GAP_BYTES, bridged
 from tests.profile import each_of
 from tests.stores.gated_reader import bench

@@ -21,8 +21,9 @@ from aioprefetch.parquet.footer import Footer
 from aioprefetch.parquet.page_metadata import ColumnIndex, OffsetIndex, load_page_indexes
 from aioprefetch.parquet.pruning import (
     filter_columns,
-    filter_leaves,
+    filter_tree,
     normalized_filters,
+    page_leaves,
     prune_pages,
     prune_row_groups,
 )
@@ -46,15 +47,24 @@ def kept_rows(footer: Footer, filters: Any) -> list[tuple[int, int]]:
     """Rows of the file that are left after both kinds of pruning."""
     normalized = normalized_filters(filters, footer)
     groups = prune_row_groups(footer, normalized, range(footer.row_groups))
-    if not isinstance(normalized, list):
+    tree = filter_tree(normalized)
+    if tree is None:
         return joined((footer.first_rows[number], footer.first_rows[number + 1]) for number in groups)
-    chunks = column_chunks(footer, groups, filter_leaves(footer, normalized), with_indexes=True)
-    indexes = asyncio.run(load_page_indexes(footer.pinned, chunks, with_columns=True))
+    leaves = page_leaves(footer, tree)
+    chunks = column_chunks(footer, groups, list(leaves.values()), with_indexes=True)
+    indexes = asyncio.run(load_page_indexes(footer.pinned, chunks, bounds_of=leaves.values()))
     found = []
     for number in groups:
         first = footer.first_rows[number]
-        found += [(low + first, high + first) for low, high in prune_pages(footer, normalized, number, indexes)]
+        found += [(low + first, high + first) for low, high in prune_pages(footer, tree, leaves, number, indexes)]
     return joined(found)
+
+
+def pages_kept(footer: Footer, clause: tuple[str, str, Any], offset: OffsetIndex, column: ColumnIndex) -> Any:
+    """The rows of the first row group that a clause about its first column leaves, with these indexes."""
+    tree = filter_tree(normalized_filters([clause], footer))
+    assert tree is not None
+    return prune_pages(footer, tree, page_leaves(footer, tree), 0, {(0, 0): (offset, column)})
 
 
 def matching_rows(table: pa.Table, filters: Any) -> set[int]:
@@ -223,9 +233,8 @@ def check_pages_of_nulls(operator: str, value: Any, kept: list[tuple[int, int]],
     footer = footer_at_hand(written(pa.table({"a": range(10)})))
     bounds = [number.to_bytes(width, "little") for number in (1, 0, 8)]
     column = ColumnIndex([False, True, False], bounds, [(5).to_bytes(width, "little"), b"", bounds[2]], None)
-    indexes = {(0, 0): (OffsetIndex([4, 5, 6], [1, 1, 1], [0, 3, 7], 10), column)}
-    filters = normalized_filters([("a", operator, value)], footer)
-    assert prune_pages(footer, filters, 0, indexes) == kept
+    offset = OffsetIndex([4, 5, 6], [1, 1, 1], [0, 3, 7], 10)
+    assert pages_kept(footer, ("a", operator, value), offset, column) == kept
 
 
 @pytest.mark.parametrize("bounds", [(NAN, NAN), (1.0, NAN), (NAN, 3.0), (3.0, 1.0)], ids=str)
@@ -234,10 +243,9 @@ def test_bounds_that_cannot_be_true_drop_no_page(bounds: tuple[float, float]) ->
     low, high = (struct.pack("<d", one) for one in bounds)
     good = struct.pack("<d", 50.0)
     column = ColumnIndex([False, False], [low, good], [high, good], None)
-    indexes = {(0, 0): (OffsetIndex([4, 5], [1, 1], [0, 6], 10), column)}
-    for clause in (("==", 2.0), ("<", 0.0), ("in", [2.0])):
-        filters = normalized_filters([("a", *clause)], footer)
-        assert prune_pages(footer, filters, 0, indexes) == [(0, 6)], clause
+    offset = OffsetIndex([4, 5], [1, 1], [0, 6], 10)
+    for clause in (("a", "==", 2.0), ("a", "<", 0.0), ("a", "in", [2.0])):
+        assert pages_kept(footer, clause, offset, column) == [(0, 6)], clause
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
@@ -291,21 +299,24 @@ def test_nan_is_kept_where_it_matches(filters: Any) -> None:
 @each_of(
     ("expression", "kept"),
     [
-        (pc.field("a") < 5, [(0, 8)]),
-        ((pc.field("a") >= 8) & (pc.field("x") < 10.0), [(8, 16)]),
-        (pc.field("x") == 31.0, [(24, 32)]),
-        (pc.field("a").isin([1, 30]), [(0, 8), (24, 32)]),
+        (pc.field("a") < 5, [(0, 6)]),
+        ((pc.field("a") >= 8) & (pc.field("x") < 10.0), [(8, 10)]),
+        (pc.field("x") == 31.0, [(30, 32)]),
+        (pc.scalar(31.0) <= pc.field("x"), [(30, 32)]),
+        (pc.field("a").isin([1, 30]), [(0, 2), (30, 32)]),
         (~(pc.field("a") < 24), [(24, 32)]),
         (pc.field("a") + 1 < 5, [(0, 32)]),
-        (pc.field("s", "t") < 5, [(0, 32)]),
-        ((pc.field("s", "t") < 5) & (pc.field("a") > 20), [(16, 32)]),
+        (pc.field("s", "t") < 5, [(0, 6)]),
+        ((pc.field("s", "t") < 5) | (pc.field("a") > 28), [(0, 6), (28, 32)]),
+        ((pc.field("s", "t") < 5) & (pc.field("a") > 20), []),
+        ((pc.field("s", "t") < 5) & (pc.field("a") + 1 > 20), [(0, 6)]),
     ],
 )
-def test_expressions_drop_row_groups(expression: pc.Expression, kept: list[tuple[int, int]]) -> None:
+def test_expressions_drop_row_groups_and_pages(expression: pc.Expression, kept: list[tuple[int, int]]) -> None:
     table = pa.table(
         {"a": range(32), "x": [float(n) for n in range(32)], "s": [{"t": n} for n in range(32)], "b": ["x"] * 32}
     )
-    assert assert_kept(table, paged(table), expression) == kept
+    assert assert_kept(table, paged(table, use_dictionary=False), expression) == kept
 
 
 def test_the_order_of_row_groups_stays() -> None:
@@ -343,16 +354,17 @@ def test_columns_of_filters(filters: Any, columns: list[str]) -> None:
 
 def test_leaves_that_can_be_pruned_by() -> None:
     footer = footer_at_hand(written(nested_table()))
-    filters = [[("i", "=", 1), ("b", "=", 1), ("l", "=", 1), ("x.y", "=", 1)]]
-    assert [footer.shape.paths[leaf] for leaf in filter_leaves(footer, filters)] == [("i",), ("x.y",)]
-    assert filter_leaves(footer, pc.field("i") == 1) == ()
+    filters = [[("i", "=", 1), ("b", "=", 1), (("b", "d"), "=", "1"), ("l", "=", 1), ("x.y", "=", 1), ("k", "=", 1)]]
+    tree = filter_tree(normalized_filters(filters, footer))
+    assert page_leaves(footer, tree) == {("i",): 0, ("b", "d"): 2, ("x.y",): 3}
+    assert page_leaves(footer, filter_tree(pc.field(0) == 1)) == {}
 
 
 def test_columns_of_one_name_are_not_pruned_by() -> None:
     table = pa.Table.from_arrays([pa.array(range(4)), pa.array(range(4, 8)), pa.array(range(4))], names=["a", "a", "b"])
     footer = footer_at_hand(written(table, row_group_size=2))
     filters = normalized_filters([("a", ">", 5), ("b", ">", 5)], footer)
-    assert [footer.shape.paths[leaf] for leaf in filter_leaves(footer, filters)] == [("b",)]
+    assert page_leaves(footer, filter_tree(filters)) == {("b",): 2}
     assert prune_row_groups(footer, normalized_filters([("a", "<", 4)], footer), [0, 1]) == [0, 1]
 
 
