@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -134,7 +134,7 @@ class WindowMaker:
             int96=self._footer.int96,
             pages=self._page_options,
             places=sorted(set(places)),
-            row_bytes=self._row_bytes(group, leaves),
+            row_bytes=self._row_bytes(group, set(leaves)),
             path=self._footer.path,
         )
 
@@ -165,7 +165,7 @@ class WindowMaker:
             self._projection.read.field(place).type,
             leaves,
             self._apart(group, others) if others else None,
-            row_bytes=self._row_bytes(group, [leaf.chunk.column for leaf in leaves]),
+            row_bytes=self._row_bytes(group, {leaf.chunk.column for leaf in leaves}),
         )
 
     def _paged_leaf(self, group: _RowGroup, index: int) -> PagedLeaf:
@@ -211,7 +211,7 @@ class WindowMaker:
             pinned.publish_served(chunk.start, chunk.start + chunk.size)
         return True
 
-    def _row_bytes(self, group: _RowGroup, leaves: Collection[int]) -> float:
+    def _row_bytes(self, group: _RowGroup, leaves: Set[int]) -> float:
         """The memory of a row of these leaves: a guess if values differ in size, which the first batches correct."""
         total = 0.0
         for planned in group.chunks:
