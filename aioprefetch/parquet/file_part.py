@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
 import pyarrow as pa
 
+from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet.byte_plan import Plan, PlannedChunk
 from aioprefetch.parquet.chunk_columns import ChunkColumns, ChunkRead, GroupRows
 from aioprefetch.parquet.chunks import ColumnChunk, SparseFile, WantedRows
@@ -269,12 +270,14 @@ def file_part(
     finish: Finish | None = None,
     rank: int = 0,
     on_close: Callable[[], None] | None = None,
+    memory: SparseFile | None = None,
 ) -> ScanPart:
     """The part of a planned file. Files with a smaller ``rank`` are needed before it.
 
     ``finish`` is applied to its batches (``ScanPart``); ``on_close`` is called when all its pages are released.
+    Parts of one file may share a ``memory``.
     """
-    memory = SparseFile(footer.size, path=footer.path)
+    memory = memory or SparseFile(footer.size, path=footer.path)
     windows, units = WindowMaker(footer, plan, projection, memory, pages, segment_bytes=limits.segment_bytes).make(
         batch_rows
     )
@@ -298,6 +301,18 @@ def file_part(
         ),
         rows=plan.row_count,
         finish=finish,
+    )
+
+
+def service_of(operator: Operator, plan: Plan, memory: MemoryLimits, limits: Mapping[str, int]) -> IoService:
+    """The I/O service for the parts of one file."""
+    return IoService(
+        operator.accessor(),
+        operator.runtime(),
+        gap_bytes=plan.gap_bytes,
+        request_bytes_max=memory.request_bytes_max,
+        budget_bytes=memory.held_bytes,
+        slots=limits.get("slots"),
     )
 
 
