@@ -14,8 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from aioprefetch import arrow_compute as pc
 from aioprefetch.filters import filter_expression, row_mask
 from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet.byte_plan import Plan, PlanLimits

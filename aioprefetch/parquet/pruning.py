@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from aioprefetch import arrow_compute as pc
 from aioprefetch.expressions import ExpressionTree
 from aioprefetch.filters import Dnf, Filters, check_clauses, checked_filters, named_columns
 from aioprefetch.parquet import thrift

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Literal, TypedDict, Unpack
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from aioprefetch import arrow_compute as pc
 from aioprefetch.computed_columns import ComputedColumns, asked_columns
 from aioprefetch.errors import ConfigInvalid, IsADirectory, NotFound
 from aioprefetch.filters import Filters, check_expression, filter_expression, filtered, load_evaluation
