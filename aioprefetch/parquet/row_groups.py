@@ -506,7 +506,7 @@ def _nothing() -> None:
 
 def has_dictionaries(schema: pa.Schema) -> bool:
     """Whether any column is of a dictionary type, or has one inside."""
-    return any(_has_dictionary(field.type) for field in schema)
+    return any(map(_has_dictionary, set(schema.types)))
 
 
 def _has_dictionary(kind: pa.DataType) -> bool:
