@@ -290,7 +290,7 @@ class ChunkRead:
         )
 
     def dictionary_row_bytes(self) -> float:
-        """What values of dictionaries make of a row; their pages are the first of their chunks, which have arrived."""
+        """The memory of a row by the values of dictionaries, which are the first pages of their chunks."""
         return sum([dictionary_row_bytes(self._group.memory.view, chunk) for chunk in self.chunks])
 
     # --- giving back --------------------------------------------------------------------------------------------

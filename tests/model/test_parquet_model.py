@@ -13,9 +13,9 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.operator.operator import Operator
-from aioprefetch.parquet import file_part, filters_first
+from aioprefetch.parquet import file_part
 from aioprefetch.services.memory import Memory
-from tests.model.parquet_tables import ALL_KINDS, Written, same, written
+from tests.model.parquet_tables import Written, same, written
 from tests.profile import chosen
 
 # Flat columns and structs, whose pages are read one by one where a few rows are wanted.
@@ -104,17 +104,6 @@ async def test_random_files_page_by_page(operator: Operator, request_bytes_max: 
     few_rows = request_bytes_max == [None]
     paged = await compare(operator, range(20), make, few_rows=few_rows, request_bytes_max=request_bytes_max)
     assert paged >= (5 if few_rows else 1)
-
-
-async def test_random_files_with_filters_first(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The columns of filters are read before the others, however few bytes these have."""
-    monkeypatch.setattr(filters_first, "OTHERS_BYTES_MIN", 0)
-    monkeypatch.setattr(filters_first, "OWN_SHARE", 0)
-
-    def make(seed: int) -> Written:
-        return written(seed, rows=(300, 1500), kinds=("sorted", *random.Random(seed).sample(ALL_KINDS, 4)))
-
-    await compare(operator, range(chosen(quick=25, full=70)), make)
 
 
 # --- damaged files ----------------------------------------------------------------------------------------------------
