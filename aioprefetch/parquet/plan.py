@@ -108,8 +108,7 @@ async def plan(
     """The reads of ``scan`` with the same arguments. Reads the footer, and page indexes if that pays.
 
     The requests are as for a scan that has memory for all of them. A scan with a smaller budget reads the same
-    bytes in more and smaller requests, as memory becomes free, and may leave gaps out. A scan that decodes the columns
-    of its filters first reads less of the others.
+    bytes in more and smaller requests, as memory becomes free, and may leave gaps out.
 
     Arguments and errors as for ``scan`` of one file; ``plan_files`` takes directories, globs and lists, which are
     ``ConfigInvalid`` here. A cancelled call leaves nothing behind.
