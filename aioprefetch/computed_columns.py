@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from aioprefetch import arrow_compute as pc
 from aioprefetch.errors import InvalidArgument, InvalidType
 from aioprefetch.expressions import ExpressionTree
 from aioprefetch.filters import evaluated, load_evaluation

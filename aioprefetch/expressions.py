@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from aioprefetch import arrow_compute as pc
 
 Pair = tuple[bytes, bytes]
 # The names of a column and of fields of structs below it, from the outermost on.

@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from aioprefetch import arrow_compute as pc
 from aioprefetch.errors import InvalidArgument, InvalidType, Unsupported
 from aioprefetch.expressions import ExpressionTree
 

@@ -81,7 +81,8 @@ def written(page: str, ran: Mapping[str, str]) -> str:
     """The page with the rows of the steps that ran, in the order of `STEPS`. Rows of other steps stay as they are."""
     before, _, rest = page.partition(BEGIN)
     old, _, after = rest.partition(END)
-    rows = {name: row for row in old.splitlines() for name in STEPS if row.startswith(f"| `{name}` |")} | ran
+    rows = {name: row for row in old.splitlines() for name in STEPS if row.startswith(f"| `{name}` |")}
+    rows.update(ran)
     table = "\n".join([*HEAD, *(rows.get(name, f"| `{name}` | {STEPS[name]} | not run | | | |") for name in STEPS)])
     return f"{before}{BEGIN}\n{table}\n{END}{after}"
 

@@ -162,7 +162,7 @@ def planned_chunk(chunk: ColumnChunk, rows: Sequence[Range], index: OffsetIndex 
     Leaves within lists are read whole.
     """
     wanted = tuple(rows)
-    whole = PlannedChunk(chunk, wanted, ((chunk.start, chunk.end),) if chunk.size else ())
+    whole = PlannedChunk(chunk, wanted, ((chunk.start, chunk.end),) if chunk.start < chunk.end else ())
     if index is None or not len(index) or chunk.max_repetition or wanted == ((0, chunk.rows),):
         return whole
     pages = index.pages_of(wanted)
@@ -289,7 +289,7 @@ def plan_reads(
     limits: PlanLimits,
 ) -> Plan:
     """The requests for chunks of a file."""
-    projected_bytes = sum(end - start for chunk in planned for start, end in chunk.ranges)
+    projected_bytes = sum([end - start for chunk in planned for start, end in chunk.ranges])
     gap_bytes, request_bytes_max = limits.gap_bytes, limits.request_bytes_max
     is_automatic = request_bytes_max is None
     if request_bytes_max is None:

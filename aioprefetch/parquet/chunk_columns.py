@@ -22,6 +22,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -183,7 +184,7 @@ class ChunkRead:
         is_resident: bool = False,
     ) -> None:
         self.chunks = chunks
-        self.segments = [[(chunk.start, chunk.end) for chunk in chunks if chunk.size]]
+        self.segments = [[(chunk.start, chunk.end) for chunk in chunks if chunk.start < chunk.end]]
         chunk = chunks[0]
         self.rows = chunk.rows
         if segment_bytes is not None:
@@ -284,9 +285,13 @@ class ChunkRead:
             return CheckedPages(self.chunks[0].max_repetition == 0, self._walk.large_page_bytes)
         checked_chunks = [self._group.checked(chunk) for chunk in self.chunks]
         return CheckedPages(
-            all(checked.is_exact for checked in checked_chunks),
-            sum(checked.large_page_bytes for checked in checked_chunks),
+            all(map(attrgetter("is_exact"), checked_chunks)),
+            sum([checked.large_page_bytes for checked in checked_chunks]),
         )
+
+    def dictionary_row_bytes(self) -> float:
+        """The memory of a row by the values of dictionaries, which are the first pages of their chunks."""
+        return sum([dictionary_row_bytes(self._group.memory.view, chunk) for chunk in self.chunks])
 
     # --- giving back --------------------------------------------------------------------------------------------
 
@@ -462,11 +467,8 @@ class ChunkColumns:
         return max(self._reader.row_bytes, self._row_bytes)
 
     def _see_dictionaries(self, number: int) -> None:
-        """Take into account what values of dictionaries make of a row; their pages are the first of their chunks."""
-        source, total = self._open_source(), 0.0
-        for chunk in (chunk for part in self._groups[number] for chunk in part.chunks):
-            source.seek(chunk.start)
-            total += dictionary_row_bytes(memoryview(source.read_buffer(chunk.size)).cast("B"), chunk)
+        """Take into account what values of dictionaries make of a row."""
+        total = sum(part.dictionary_row_bytes() for part in self._groups[number])
         self._row_bytes = max(self._row_bytes, total)
         self._seen = number + 1
 

@@ -18,6 +18,7 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import pyarrow as pa
@@ -259,17 +260,13 @@ def _checked(footer: Footer, number: int, leaf: int, said: ChunkNumbers) -> Rang
 
 def _check_disjoint(footer: Footer, chunks: Sequence[ColumnChunk]) -> None:
     position, before = 0, None
-    for chunk in sorted((chunk for chunk in chunks if chunk.start < chunk.end), key=_start_of):
+    for chunk in sorted([chunk for chunk in chunks if chunk.start < chunk.end], key=attrgetter("start")):
         if chunk.start < position and before is not None:
             other = f"that of row group {before.row_group}, column {_name(footer, before.column)}"
             _refuse(
                 footer, chunk.row_group, chunk.column, f"overlaps {other}: it begins at {chunk.start} before {position}"
             )
         position, before = chunk.end, chunk
-
-
-def _start_of(chunk: ColumnChunk) -> int:
-    return chunk.start
 
 
 def _padded(chunk: ColumnChunk, padding: int, limit: int) -> ColumnChunk:

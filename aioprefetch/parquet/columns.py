@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from aioprefetch import arrow_compute as pc
 from aioprefetch.errors import InvalidArgument, Unsupported
 from aioprefetch.filters import Filters, can_read, filter_expression, kept_rows, named_columns, row_mask
 from aioprefetch.parquet.byte_plan import Plan

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from aioprefetch import arrow_compute as pc
 from aioprefetch.errors import Unsupported
 
 # Values that are compared together: what they become on the way stays in the cache of a core.

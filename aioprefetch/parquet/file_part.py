@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 
 import pyarrow as pa
 
+from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet.byte_plan import Plan, PlannedChunk
 from aioprefetch.parquet.chunk_columns import ChunkColumns, ChunkRead, GroupRows
 from aioprefetch.parquet.chunks import ColumnChunk, SparseFile, WantedRows
@@ -58,7 +60,7 @@ class _RowGroup:
 
     @property
     def is_paged(self) -> bool:
-        return any(planned.pages is not None for planned in self.chunks)
+        return any(map(attrgetter("pages"), self.chunks))
 
 
 class WindowMaker:
@@ -96,7 +98,7 @@ class WindowMaker:
             return [Window(self._plan.row_count, [])], []
         groups: list[_RowGroup] = []
         first = 0
-        for _, chunks in groupby(self._plan.chunks, key=lambda planned: planned.chunk.row_group):
+        for _, chunks in groupby(self._plan.chunks, key=attrgetter("chunk.row_group")):
             planned = list(chunks)
             large_pages = LargePages(self._page_options.together_bytes_max, self._footer.path)
             wanted = GroupRows(WantedRows(planned[0].rows), first, self._memory, self._footer.path, self._page_options)
@@ -134,7 +136,7 @@ class WindowMaker:
             int96=self._footer.int96,
             pages=self._page_options,
             places=sorted(set(places)),
-            row_bytes=self._row_bytes(group, leaves),
+            row_bytes=self._row_bytes(group, set(leaves)),
             path=self._footer.path,
         )
 
@@ -165,7 +167,7 @@ class WindowMaker:
             self._projection.read.field(place).type,
             leaves,
             self._apart(group, others) if others else None,
-            row_bytes=self._row_bytes(group, [leaf.chunk.column for leaf in leaves]),
+            row_bytes=self._row_bytes(group, {leaf.chunk.column for leaf in leaves}),
         )
 
     def _paged_leaf(self, group: _RowGroup, index: int) -> PagedLeaf:
@@ -188,9 +190,9 @@ class WindowMaker:
     def _parts(self, group: _RowGroup) -> list[ChunkRead]:
         parts: list[ChunkRead] = []
         bytes_max = min(self._small_group_bytes, self._segment_bytes)
-        for first, last in _runs([planned.chunk.size for planned in group.chunks], bytes_max):
+        for first, last in _runs([planned.chunk.end - planned.chunk.start for planned in group.chunks], bytes_max):
             chunks = [planned.chunk for planned in group.chunks[first:last]]
-            if sum(chunk.size for chunk in chunks) <= bytes_max:
+            if len(chunks) > 1 or chunks[0].size <= bytes_max:
                 read = ChunkRead(chunks, group.wanted, is_resident=self._is_resident(chunks))
             else:
                 read = ChunkRead(chunks, group.wanted, self._segment_bytes)
@@ -201,27 +203,32 @@ class WindowMaker:
     def _is_resident(self, chunks: Sequence[ColumnChunk]) -> bool:
         """Whether all chunks arrived with the footer. If so, they are put into the memory."""
         pinned = self._footer.pinned
-        if any(chunk.start < pinned.tail_start for chunk in chunks):
+        if min([chunk.start for chunk in chunks]) < pinned.tail_start:
             return False
         if not self._tail_is_there:
             self._tail_is_there = True
             start = pinned.tail_start
             self._memory.put(start, pinned.tail[: self._footer.start - start])
         for chunk in chunks:
-            pinned.publish_served(chunk.start, chunk.start + chunk.size)
+            pinned.publish_served(chunk.start, chunk.end)
         return True
 
-    def _row_bytes(self, group: _RowGroup, leaves: Collection[int]) -> float:
+    def _row_bytes(self, group: _RowGroup, leaves: Set[int]) -> float:
         """The memory of a row of these leaves: a guess if values differ in size, which the first batches correct."""
         total = 0.0
         for planned in group.chunks:
             chunk = planned.chunk
             if chunk.column in leaves and chunk.rows:
                 value_bytes = _VALUE_BYTES.get(self._footer.shape.physical_types[chunk.column], 0)  # 0 if they differ.
-                usual = chunk.size * (1 if chunk.codec == UNCOMPRESSED else _USUAL_COMPRESSION)
-                stored = max(chunk.uncompressed_bytes, chunk.size) if chunk.uncompressed_bytes else usual
-                total += (value_bytes * chunk.num_values if value_bytes else stored) / chunk.rows
+                total += (value_bytes * chunk.num_values or _decoded_bytes(chunk)) / chunk.rows
         return total
+
+
+def _decoded_bytes(chunk: ColumnChunk) -> int:
+    """The size of a chunk's pages before compression, guessed if the footer has none."""
+    if chunk.uncompressed_bytes:
+        return max(chunk.uncompressed_bytes, chunk.size)
+    return chunk.size * (1 if chunk.codec == UNCOMPRESSED else _USUAL_COMPRESSION)
 
 
 def _grouped(groups: Sequence[_RowGroup], window_rows: int) -> list[list[_RowGroup]]:
@@ -269,12 +276,14 @@ def file_part(
     finish: Finish | None = None,
     rank: int = 0,
     on_close: Callable[[], None] | None = None,
+    memory: SparseFile | None = None,
 ) -> ScanPart:
     """The part of a planned file. Files with a smaller ``rank`` are needed before it.
 
     ``finish`` is applied to its batches (``ScanPart``); ``on_close`` is called when all its pages are released.
+    Parts of one file may share a ``memory``.
     """
-    memory = SparseFile(footer.size, path=footer.path)
+    memory = memory or SparseFile(footer.size, path=footer.path)
     windows, units = WindowMaker(footer, plan, projection, memory, pages, segment_bytes=limits.segment_bytes).make(
         batch_rows
     )
@@ -298,6 +307,18 @@ def file_part(
         ),
         rows=plan.row_count,
         finish=finish,
+    )
+
+
+def service_of(operator: Operator, plan: Plan, memory: MemoryLimits, limits: Mapping[str, int]) -> IoService:
+    """The I/O service for the parts of one file."""
+    return IoService(
+        operator.accessor(),
+        operator.runtime(),
+        gap_bytes=plan.gap_bytes,
+        request_bytes_max=memory.request_bytes_max,
+        budget_bytes=memory.held_bytes,
+        slots=limits.get("slots"),
     )
 
 
@@ -363,5 +384,5 @@ def memory_limits(plan: Plan, budget_bytes: int | None, memory_bytes: int) -> Me
 
 
 def _largest_row_group(plan: Plan) -> int:
-    groups = groupby(plan.chunks, key=lambda planned: planned.chunk.row_group)
+    groups = groupby(plan.chunks, key=attrgetter("chunk.row_group"))
     return max((sum(high - low for chunk in group for low, high in chunk.ranges) for _, group in groups), default=0)

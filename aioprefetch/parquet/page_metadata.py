@@ -15,7 +15,7 @@ import re
 import threading
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -242,13 +242,14 @@ def check_pages(
     return CheckedPages(is_flat and values == chunk.rows, largest if is_large else 0)
 
 
-def dictionary_row_bytes(view: memoryview, chunk: ColumnChunk) -> float:
+def dictionary_row_bytes(view_of: Callable[[int, int], memoryview], chunk: ColumnChunk) -> float:
     """The memory of a row by the mean of the values in the dictionary at the beginning of a chunk; 0 without one.
 
     The footer counts each of them once, for all rows that have it.
     """
     if chunk.rows * max(chunk.uncompressed_bytes, chunk.size) < _DECODED_BYTES_MIN:
         return 0.0  # However often it has the longest one.
+    view = view_of(chunk.start, chunk.end)
     try:
         header = read_page_header(view, 0, len(view), chunk.codec)
     except BadPage:  # It is refused when it is decoded.

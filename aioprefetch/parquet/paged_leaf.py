@@ -333,7 +333,9 @@ class PagedLeaf:
     def dictionary_row_bytes(self) -> float:
         """The memory of a row by the values of its dictionary, as far as that has arrived."""
         read = self._dictionary_read
-        return dictionary_row_bytes(read.views[0], self.chunk) if read is not None and has_come(read) else 0.0
+        if read is None or not has_come(read):
+            return 0.0
+        return dictionary_row_bytes(lambda start, end: read.views[0], self.chunk)
 
     def promote(self, rows: int) -> None:
         if self._dictionary_read is not None:

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from aioprefetch import arrow_compute as pc
 from aioprefetch.errors import InvalidArgument
 from aioprefetch.expressions import AND, OR, ExpressionTree, FieldPath, Node, field_at, flat_name
 from aioprefetch.filters import Filters, check_clauses, checked_filters, filter_expression, named_columns

@@ -244,10 +244,12 @@ def open_reader(source: Any, metadata: Any, int96_unit: str | None = None, *, pa
 def read_schema(metadata: Any, leaves: Sequence[int], int96_unit: str | None = None) -> pa.Schema:
     """The Arrow schema of some leaves, as ``pyarrow.parquet.read_table`` has it."""
     reader = open_reader(pa.BufferReader(b""), metadata, int96_unit)
+    whole: pa.Schema = reader.schema_arrow
+    if len(leaves) == metadata.num_columns:
+        return whole
     read = reader.read_row_groups([], column_indices=list(leaves), use_threads=False).schema
     # A table read by row groups also has the key-value pairs of the file outside of a stored Arrow schema.
-    kept = reader.schema_arrow.metadata
-    return read.with_metadata(kept) if kept else read.remove_metadata()
+    return read.with_metadata(whole.metadata) if whole.metadata else read.remove_metadata()
 
 
 def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -506,7 +508,7 @@ def _nothing() -> None:
 
 def has_dictionaries(schema: pa.Schema) -> bool:
     """Whether any column is of a dictionary type, or has one inside."""
-    return any(_has_dictionary(field.type) for field in schema)
+    return any(map(_has_dictionary, set(schema.types)))
 
 
 def _has_dictionary(kind: pa.DataType) -> bool:

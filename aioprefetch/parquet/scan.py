@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Literal, TypedDict, Unpack
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from aioprefetch import arrow_compute as pc
 from aioprefetch.computed_columns import ComputedColumns, asked_columns
 from aioprefetch.errors import ConfigInvalid, IsADirectory, NotFound
 from aioprefetch.filters import Filters, check_expression, filter_expression, filtered, load_evaluation
@@ -29,7 +29,8 @@ from aioprefetch.parquet.dataset.scan import (
     plan_dataset,
     prepare_dataset,
 )
-from aioprefetch.parquet.file_part import Finish, file_part, memory_limits
+from aioprefetch.parquet.file_part import Finish, file_part, memory_limits, service_of
+from aioprefetch.parquet.filters_first import FilterColumns
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING, Footer, seen_size
 from aioprefetch.parquet.footer import footer as read_footer
 from aioprefetch.parquet.plan import plan_scan, scan_arguments
@@ -37,7 +38,7 @@ from aioprefetch.parquet.pruning import filter_columns, normalized_filters
 from aioprefetch.ranges import ByteCount, at_least, bytes_at_least
 from aioprefetch.scan import BATCH_ROWS, BatchScan, Prepare, batch_options, column_names, io_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES, BatchOptions
-from aioprefetch.scheduler.io_service import SLOTS_MAX, IoService
+from aioprefetch.scheduler.io_service import SLOTS_MAX
 from aioprefetch.scheduler.pages import PreparedScan
 from aioprefetch.verbs.arguments import Arguments
 
@@ -411,30 +412,28 @@ async def _prepare_file(operator: Operator, one: _OneFile, request: DatasetReque
     runtime, limits = operator.runtime(), request.limits
     arguments = request.arguments
     await load_evaluation(arguments.filters, runtime)
-    plan = await plan_scan(footer, arguments, PlanLimits.of(runtime, footer, limits))
-    memory = memory_limits(plan, limits.get("budget_bytes"), runtime.options.memory_bytes)
-    service = IoService(
-        operator.accessor(),
-        runtime,
-        gap_bytes=plan.gap_bytes,
-        request_bytes_max=memory.request_bytes_max,
-        budget_bytes=memory.held_bytes,
-        slots=limits.get("slots"),
-    )
+    reads = PlanLimits.of(runtime, footer, limits)
+    plan = await plan_scan(footer, arguments, reads)
+    first = await FilterColumns.of(operator, footer, arguments, plan, reads)
+    budget_bytes = limits.get("budget_bytes") if first is None else first.others_bytes(limits)
+    memory = memory_limits(plan, budget_bytes, runtime.options.memory_bytes)
+    service = service_of(operator, plan, memory, limits)
+    pages = request.page_options(runtime.options.memory_bytes)
     projection = Projection(footer, plan.columns, arguments.columns)
-    part = file_part(
+    part_of = partial(
+        file_part,
         footer,
-        plan,
-        projection,
-        service,
-        memory,
+        projection=projection,
+        service=service,
+        limits=memory,
         batch_rows=request.batch_rows,
-        pages=request.page_options(runtime.options.memory_bytes),
+        pages=pages,
         finish=_finish(projection, footer, arguments.filters if arguments.filters_rows else None),
     )
     if len(footer.pinned.tail) > TAIL_BYTES_EVERYTHING:
         service.carry(len(footer.pinned.tail))
-    return PreparedScan(projection.schema, [part], service)
+    parts = [part_of(plan)] if first is None else first.parts(part_of, limits, pages)
+    return PreparedScan(projection.schema, parts, service)
 
 
 async def _file_or_files(

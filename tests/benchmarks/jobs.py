@@ -37,6 +37,7 @@ from tests.benchmarks.job import (
     costs_of,
 )
 from tests.benchmarks.moto_store import moto_store
+from tests.benchmarks.near_tables import near_jobs
 from tests.benchmarks.processes import FILES, cold, rclone_store, sharing, sync
 from tests.benchmarks.simulator import AT_A_DISTANCE, LOOPBACK, LOOPBACK_TLS, Conditions
 from tests.benchmarks.spark import SPARK_JOBS
@@ -330,14 +331,7 @@ PARQUET = (
         columns=None,
     ),
     COLUMNS,
-    # Without delay and limit what is left is the CPU of the client.
-    replace(
-        COLUMNS,
-        name="parquet-columns-loopback",
-        conditions=LOOPBACK,
-        bars=[Bar("3 of 12 columns without delay, CPU", READ_TABLE, "cpu_seconds", 1.2, 1.05, (LAKE,))],
-        quick="none",
-    ),
+    *near_jobs(COLUMNS, READ_TABLE, LAKE),
     parquet_job(
         *("groups", "3 of the 12 columns, side by side, of a Parquet file of 60 MB in 50 row groups", SCANS),
         beside("3 columns side by side, 50 row groups", 1.0, POLARS),

@@ -36,7 +36,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("operator",),
     ("path",),
     ("sync",),
-    ("scan", "directories"),
+    ("scan", "directories", "arrow_compute"),
     ("expressions",),
     ("filters",),
     ("computed_columns", "row_ranges"),

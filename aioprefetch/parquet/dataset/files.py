@@ -20,9 +20,9 @@ from glob import escape
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from aioprefetch import arrow_compute as pc
 from aioprefetch.accessor.path_hints import hint_at_path
 from aioprefetch.errors import InvalidPath, InvalidType, IsADirectory, NotFound, Unsupported
 from aioprefetch.expressions import ExpressionTree

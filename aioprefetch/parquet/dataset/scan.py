@@ -16,8 +16,8 @@ from itertools import compress
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from aioprefetch import arrow_compute as pc
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.path_hints import hint_at_directory
 from aioprefetch.errors import (

@@ -1,13 +1,16 @@
 """Row groups as pages of the two loops: what is scheduled when, what is decoded when its bytes have come."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+import aioprefetch as ap
 from aioprefetch.errors import Unavailable, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet.byte_plan import Plan, PlanLimits
@@ -402,3 +405,30 @@ async def test_small_neighbours_of_large_row_groups_are_submitted_together(opera
     assert made.take(ROWS).equals(concatenated(TABLE.to_batches()))
     assert all(read.released for read in made.io.reads)
     made.root.close()
+
+
+async def test_a_small_chunk_takes_few_calls() -> None:
+    """Of Python functions on the loop: what a file of many chunks costs, without a clock."""
+
+    async def calls_of(groups: int) -> int:
+        table = pa.table({f"c{number}": np.random.default_rng(number).random(groups * 8) for number in range(20)})
+        count = 0
+
+        def counted(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        async with ap.Operator.from_uri("memory://chunks") as op:
+            await op.write("t", written(table, row_group_size=8))
+            for _ in range(2):
+                sys.setprofile(counted)
+                try:
+                    found = await ap.parquet.read_table(op, "t")
+                finally:
+                    sys.setprofile(None)
+                assert found.equals(table)
+                calls, count = count, 0
+        return calls
+
+    more, fewer = await calls_of(60), await calls_of(10)
+    assert (more - fewer) / (50 * 20) < 14, "calls for each chunk"

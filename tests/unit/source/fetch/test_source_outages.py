@@ -219,7 +219,10 @@ async def test_a_start_survives_a_store_that_throttles_half_of_all_requests(scen
     scene.put("a.gz")
     for number in range(10):
         half = Half(number)
-        options = {"state_operator": scene.state_operator.layer(half), "operator": scene.operator.layer(half)}
+        options: dict[str, Any] = {
+            "state_operator": scene.state_operator.layer(half),
+            "operator": scene.operator.layer(half),
+        }
         source = await scene.open(f"s{number}/", list_options=PATIENT, **options)
         _, keys = await keys_until(source, source.initial_offset(), 300)
         assert keys == ["a.gz"]
@@ -229,12 +232,12 @@ async def test_a_start_survives_five_minutes_in_which_nothing_is_listed(scene: S
     scene.put("a.gz")
     layer = Half(share=0, list_seconds=300)
     started = now()
-    options = {"state_operator": scene.state_operator.layer(layer), "operator": scene.operator.layer(layer)}
-    source = await scene.open(list_options=PATIENT, **options)
+    operators = (scene.operator.layer(layer), scene.state_operator.layer(layer))
+    source = await scene.open(list_options=PATIENT, operator=operators[0], state_operator=operators[1])
     assert 300 <= now() - started <= 400
     _, keys = await keys_until(source, source.initial_offset(), 30)
     assert keys == ["a.gz"]
-    follower = await scene.open("f/", attach_to=StateLocation(options["state_operator"], "s/"), list_options=PATIENT)
+    follower = await scene.open("f/", attach_to=StateLocation(operators[1], "s/"), list_options=PATIENT)
     assert (await keys_until(follower, follower.initial_offset(), 30))[1] == ["a.gz"]
 
 

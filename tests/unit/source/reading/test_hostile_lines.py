@@ -259,7 +259,7 @@ async def test_a_sample_meets_the_policy_for_corrupt_files_whatever_a_decoder_ra
         with pytest.raises(UntrustedMetadata, match="cannot be decoded"):
             await infer_schema(shelf.operator, _only(file), FormatOptions())
         with pytest.raises(UntrustedMetadata, match="none of 1 files"):
-            await infer_schema(shelf.operator, _only(file), FormatOptions(), on_corrupt="skip")
+            await infer_schema(shelf.operator, _only(file), FormatOptions(), failures=FailureOptions(on_corrupt="skip"))
 
 
 async def test_a_number_of_thousands_of_digits_is_a_text_in_csv() -> None:
