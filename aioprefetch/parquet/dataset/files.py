@@ -67,7 +67,7 @@ class Source:
 
     @property
     def one_file(self) -> str | None:
-        """The path, if it is one and names an object as far as its text tells."""
+        """The path, if it is the only one and its text looks like an object."""
         if self.is_list or (first := self.names[0]).is_glob or first.is_directory:
             return None
         return first.path
@@ -216,7 +216,7 @@ class Partitions:
     """The partition columns of a list of files: one row for each file, in their order.
 
     Columns that ``schema`` has are of its types; ``Unsupported`` where a value is not of that type. ``others`` are
-    columns that batches get beside those of partitions and files. Texts that paths do not have, ``are_exact``, stay
+    columns that batches get in addition. Texts that paths do not have, ``are_exact``, stay
     texts, and others have the types of their values.
     """
 
