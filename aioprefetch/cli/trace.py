@@ -43,7 +43,7 @@ def trace(name: str, stacks: bool, program: Sequence[str]) -> int:
 
     The program, and the processes that it starts, record all of their operators; the page of all of them is written
     when the program has ended, however it did. SIGINT and SIGTERM are passed on to it, and the second one kills it. The
-    exit code is that of the program, and 1 if no page was written. With --stacks the lines of the program whose
+    exit code is the program's, and 1 if no page was written. With --stacks the lines of the program whose
     requests were in flight longest are printed too.
 
     Without a command, write the page of a recording whose processes were all killed.
@@ -96,7 +96,7 @@ class _Signals:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Catch them, but for those that this process ignores; only the main thread can."""
+        """Catch the signals, except ignored ones; only the main thread can."""
         before = {}
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
