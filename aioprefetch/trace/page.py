@@ -314,7 +314,7 @@ def _tiles(recording: Recording, steps: Sequence[tuple[float, int]]) -> str:
         (
             "First byte",
             seconds_text(first[len(first) // 2]) if first else "–",
-            f"99 %: {seconds_text(first[int(0.99 * (len(first) - 1))])}" if first else "not reported",
+            f"99 %: {seconds_text(first[(99 * len(first) - 1) // 100])}" if first else "not reported",
         ),
         (
             "In flight",

@@ -110,7 +110,7 @@ async def copy_side(
 def log_passed_over(report: CopyReport, source: Side) -> None:
     """Say what a copy has left out, for a caller who does not look at the report."""
     if report.passed_over:
-        words = "%d names below %s were passed over, such as %r: %s (follow_symlinks=True of the source follows links)"
+        words = "passed over %d below %s, such as %r: %s (follow_symlinks=True of the source follows links)"
         copy_logger.warning(words, report.passed_over_count, redact(source.label), *report.passed_over[0])
 
 
