@@ -241,7 +241,9 @@ def _source_of(
     if files is None:
         return checked_source(path), None
     if rows is not None:
-        raise ConfigInvalid("rows= count through files of a path; ScanFile(rows=) count in a file", operation="scan")
+        raise ConfigInvalid(
+            "rows= count through files of a path; ScanFile(rows=) are those of a file", operation="scan"
+        )
     source, listed = catalog_files(files)
     if not listed and schema is None:
         raise ConfigInvalid("files= is empty: schema= has the columns of a table without files", operation="scan")

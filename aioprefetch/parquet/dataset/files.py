@@ -216,7 +216,7 @@ class Partitions:
     """The partition columns of a list of files: one row for each file, in their order.
 
     Columns that ``schema`` has are of its types; ``Unsupported`` where a value is not of that type. ``others`` are
-    columns that batches get in addition. Texts that paths do not have, ``are_exact``, stay
+    columns that batches get beside those of partitions and files. Texts that paths do not have, ``are_exact``, stay
     texts, and others have the types of their values.
     """
 

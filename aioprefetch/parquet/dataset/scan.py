@@ -112,7 +112,7 @@ def checked_choice(name: str, value: object, *choices: str, path: str) -> str | 
 async def prepare_dataset(
     operator: Operator, request: DatasetRequest, files: Sequence[DatasetFile] | None = None
 ) -> PreparedScan:
-    """List the files, read what their schema takes, and prepare the scan. ``files`` come from an earlier listing."""
+    """List the files, read what their schema takes, and prepare the scan. ``files`` are those of an earlier listing."""
     known = None
     await load_evaluation(request.arguments.filters, operator.runtime())
     files = request.files if files is None else files
@@ -370,7 +370,7 @@ class _DatasetScan:
     # --- footers ------------------------------------------------------------------------------------------------
 
     async def _footers(self, numbers: Sequence[int]) -> AsyncIterator[Footer]:
-        """The footers of files in their order, read side by side, and kept for the scan while there is room."""
+        """The footers of files in their order, read side by side, and kept for the scan as far as there is room."""
         numbered = iter(numbers)
         async with aclosing(in_order((partial(self._footer, number) for number in numbers), self._slots)) as footers:
             async for footer in footers:

@@ -102,10 +102,7 @@ class RecordingLayer(Layer):
 
 
 class GateLayer(Layer):
-    """Holds reads back while it is closed. `arrived` counts the reads, `cancelled` the cancelled ones.
-
-    `holds` selects the reads to hold, by default all.
-    """
+    """Holds the reads that `holds` selects, by default all, while closed; counts `arrived` and `cancelled` ones."""
 
     def __init__(self, holds: Callable[[ReadRequest], bool] = lambda request: True) -> None:
         self.holds = holds
