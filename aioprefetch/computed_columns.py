@@ -19,7 +19,7 @@ from aioprefetch.scheduler.pages import PreparedScan
 
 @dataclass(frozen=True, slots=True)
 class ComputedColumns:
-    """``read`` are the columns that the scan itself reads, each once; ``wanted`` those of its result, by name."""
+    """``read`` are the columns that the scan itself reads, each once; ``wanted`` the columns of the result, by name."""
 
     path: str
     read: Sequence[str]
@@ -69,7 +69,7 @@ class ComputedColumns:
 def asked_columns(columns: Any, *, added: Sequence[str] = (), path: str) -> tuple[Any, ComputedColumns | None]:
     """``columns`` of a caller as names to read, and the columns that are made of them if they are a mapping.
 
-    The result has those that are ``added`` as well.
+    The result has the ``added`` ones as well.
 
     ``InvalidType`` for a value that is neither a name nor an expression, ``InvalidArgument`` for an expression that
     names columns by position.

@@ -186,7 +186,7 @@ def evaluated(
     """
     import pyarrow.dataset as ds  # Imported late: see ``load_evaluation``.
 
-    # An expression sees its own columns, by name; and one more, so that one that reads none still knows the rows.
+    # An expression sees its own columns, and one more: without any, it would not know the number of rows.
     counted = pa.nulls(seen.num_rows if rows is None else rows)
     seen = pa.Table.from_arrays(
         [*seen.columns, counted], schema=pa.schema([*seen.schema, pa.field(_rows_name(seen.column_names), pa.null())])

@@ -90,7 +90,7 @@ class Capability:
     takes none. ``copy_bytes_max`` is the largest object of one ``copy``, 0 where there is no limit; ``copy_part_bytes``
     the size of a part of an upload that is copied from another object, 0 where none can be.
 
-    ``copy_if_match`` holds for a ``version`` to copy too, as far as versions can be read; otherwise such a copy is read
+    ``copy_if_match`` holds for a ``version`` to copy too, if versions can be read; otherwise such a copy is read
     and written. Without ``copy_if_not_exists`` parts and ``write_if_not_exists`` have the same effect. ``rename`` gives
     an object another name without a copy. ``is_local``: objects are files here, and are read past the blocks.
     """

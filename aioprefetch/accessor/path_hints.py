@@ -6,7 +6,7 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import Error
 from aioprefetch.values import ServiceInfo, StatRequest
 
-_PATTERN = "a path is taken as it stands: list(prefix, glob=...) finds those that match a pattern"
+_PATTERN = "a path is taken as it stands: list(prefix, glob=...) finds what matches a pattern"
 
 
 def path_hint(path: str, service: ServiceInfo) -> str:

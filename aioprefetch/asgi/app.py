@@ -74,7 +74,7 @@ _ABSENT = (NotFound, IsADirectory, NotADirectory, InvalidPath)
 
 
 class _Refused(Exception):
-    """The response is an error, or says that there is nothing to send."""
+    """The response is an error, or has nothing to send."""
 
     def __init__(self, status: int, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status)

@@ -202,7 +202,7 @@ class Eviction:
             writer.wait()
 
     def _end_drains(self, need_bytes: int) -> int:
-        """Cancel drained responses as far as needed; returns the bytes freed."""
+        """Cancel as many drained responses as needed; returns the bytes freed."""
         budget, drains = self._budget, self._runtime.drains
         used_bytes = budget.used_bytes
         while used_bytes - budget.used_bytes < need_bytes and drains.cancel_one():
@@ -243,7 +243,7 @@ class Eviction:
         return freed
 
     def _trim(self, need_bytes: int, *, of_footer: bool) -> int:
-        """Free the spent parts of blocks that are still being read, as far as needed; returns the bytes freed."""
+        """Free as many spent parts of blocks in use as needed; returns the bytes freed."""
         self._look(len(self._arrived))
         return self._drop_spent(need_bytes, of_footer=of_footer, is_of_several=True)
 

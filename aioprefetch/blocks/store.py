@@ -291,7 +291,7 @@ class BlockStore:
         budget = self.runtime.budget
         return BudgetExhausted(
             f"{ticket.size_bytes} bytes of memory were not free within budget_wait_seconds={limit_seconds:g}:"
-            f" {budget.used_bytes} of memory_bytes={budget.limit_bytes} are in use, of which {self._holders()};"
+            f" {budget.used_bytes} of memory_bytes={budget.limit_bytes} are in use: {self._holders()};"
             " release views, close readers or raise memory_bytes",
             operation="read",
         )

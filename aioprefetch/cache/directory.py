@@ -32,14 +32,14 @@ FILE_MODE = 0o600
 CLAIM = ".claim"
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-# The configured directory may be one that we may not list.
+# We may lack permission to list the configured directory.
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 # O_NONBLOCK: a FIFO under the name of an entry must not make us wait for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 _CLAIM = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
 # The errors of opening a link, a socket or a device without a driver, and of a directory to be written.
 _NO_FILE = (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP, errno.EISDIR)
-# The file of a claim may be renamed or removed between the moment at which it is opened and that of the lock.
+# The file of a claim may be renamed or removed after it was opened and before it is locked.
 _CLAIM_TRIES = 8
 
 
@@ -114,7 +114,7 @@ class GuardedDirectory:
     ``answers`` says whether its files may be read without waiting, from the memory of the kernel; ``None`` before
     ``learn`` has looked at one of them.
 
-    Raises ``ConfigInvalid`` for a directory that others could change, ``OSError`` for one that cannot be used.
+    Raises ``ConfigInvalid`` for a directory that others could change, ``OSError`` for an unusable directory.
     """
 
     def __init__(self, path: str, calls: SystemCalls) -> None:
@@ -208,7 +208,7 @@ class GuardedDirectory:
         return self.calls.names(self._number)
 
     def status_of(self, name: str) -> os.stat_result | None:
-        """The status of a name in it, not of a link's target; ``None`` if there is none."""
+        """The status of a name in it, not of a link's target; ``None`` if it is missing."""
         try:
             return self.calls.status_of(name, dir_fd=self._number, follow_symlinks=False)
         except FileNotFoundError:
@@ -244,12 +244,12 @@ class GuardedDirectory:
                 self.answers = self.calls.answers_from_memory(descriptor.number)
 
     def touch(self, name: str, seconds: float) -> None:
-        """Set the times of a file; one that is missing, or whose times cannot be set, is ignored."""
-        with contextlib.suppress(OSError):  # On a read-only file system the order is that of this process alone.
+        """Set the times of a file. Does nothing if the file is missing, or its times cannot be set."""
+        with contextlib.suppress(OSError):  # On a read-only file system only this process knows the order.
             self.calls.touch(name, (seconds, seconds), dir_fd=self._number, follow_symlinks=False)
 
     def remove(self, name: str) -> None:
-        """Remove a name. A missing name, or one that cannot be removed, is ignored."""
+        """Remove a name. Does nothing if it is missing or cannot be removed."""
         with contextlib.suppress(FileNotFoundError):
             try:
                 self.calls.remove(name, dir_fd=self._number)

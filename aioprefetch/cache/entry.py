@@ -105,7 +105,7 @@ def encoded(*parts: str | int | None) -> bytes:
 
 
 class Naming:
-    """The names of the entries whose identities begin alike. A name is a hash, and shows nothing of the identity."""
+    """The names of the entries whose identities share a beginning. A name is a hash: it hides the identity."""
 
     __slots__ = ("_hashed",)
 
@@ -113,19 +113,19 @@ class Naming:
         self._hashed = hashlib.sha256(MAGIC + FORMAT_VERSION.to_bytes(2, "big") + identity)
 
     def name(self, rest: bytes = b"") -> str:
-        """The name of the entry whose identity ends so."""
+        """The name of the entry with this end of its identity."""
         hashed = self._hashed.copy()
         hashed.update(rest)
         return hashed.hexdigest() + SUFFIX
 
 
 def is_entry_name(name: str) -> bool:
-    """Whether a name is that of an entry. Those of other format versions are never looked up, and go in time."""
+    """Whether a name belongs to an entry. Entries of other format versions are never looked up, and get evicted."""
     return len(name) == 64 + len(SUFFIX) and name.endswith(SUFFIX) and _HEX.issuperset(name[:64])
 
 
 def piece_bytes(data_bytes: int) -> int:
-    """The length of a piece of ``data_bytes`` bytes, the last of which may be shorter: a power of two."""
+    """The length of the pieces of ``data_bytes`` bytes, a power of two; the last piece may be shorter."""
     if data_bytes <= PIECE_BYTES_MIN << _PIECES_BITS:
         return PIECE_BYTES_MIN
     return min(PIECE_BYTES, 1 << (data_bytes - 1 >> _PIECES_BITS).bit_length())
@@ -165,7 +165,7 @@ class Checksums:
                 self._checksum, self._room = 0, self._piece
 
     def all(self) -> tuple[int, ...]:
-        """Those of all parts, the last piece as far as it has come."""
+        """The checksums of all pieces; the last piece may still be incomplete."""
         return (*self._found, self._checksum) if self._room < self._piece else tuple(self._found)
 
 
@@ -187,7 +187,7 @@ def encode_tail(identity: bytes, facts: bytes, data_bytes: int, sums: tuple[int,
 
 
 def claimed_length(raw: bytes) -> int:
-    """The length that the end of a file claims for its tail, as far as it is possible; 0 if it is not."""
+    """The length that the end of a file claims for its tail; 0 for an impossible one."""
     if len(raw) < _END.size:
         return 0
     length: int = _END.unpack_from(raw, len(raw) - _END.size)[4]
@@ -195,7 +195,7 @@ def claimed_length(raw: bytes) -> int:
 
 
 def decode_tail(raw: bytes | bytearray | memoryview, *, identity: bytes, file_bytes: int) -> EntryTail:
-    """The tail at the end of a file of ``file_bytes`` bytes, of which ``raw`` is the end.
+    """Decode the tail of a file of ``file_bytes`` bytes from ``raw``, its last bytes.
 
     Raises ``BadEntry`` unless it is the tail of ``identity`` and everything fits together.
     """

@@ -1,7 +1,7 @@
-"""The entries in one directory of this machine: written whole or not at all, checked when read, the least used removed.
+"""The entries in one local directory: written whole or not at all, checked when read, evicted when least recently used.
 
 Everything here blocks and belongs in a thread, except ``EntryFiles.read_cached``; any number of threads and processes
-may use one directory. No byte is ever wrong: a file that does not fit is a miss, and is removed.
+may use one directory. It never returns a wrong byte: an invalid file is a miss, and is removed.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def drop_moved(parts: Iterable[bytes | bytearray | memoryview], count: int) -> l
 
 
 class OpenEntry:
-    """An entry file of the right size. It can still be read after it was removed. Raises ``BadEntry`` for another one.
+    """An entry file of the right size. It can still be read after it was removed. Raises ``BadEntry`` for another size.
 
-    Its ``tail``, where it is not known from an earlier read, is read and verified with the first bytes.
+    An unknown ``tail`` is read and verified with the first bytes.
     """
 
     __slots__ = ("_descriptor", "_key", "_read", "_seconds", "tail")
@@ -129,7 +129,7 @@ class EntryFiles:
 
     ``looked`` says whether the directory was listed; until then any entry may be there. ``is_full`` says whether the
     last entry that was put needed room of others. Every method that blocks raises ``ConfigInvalid`` for a directory
-    that others could change, and ``OSError`` for one that cannot be used.
+    that others could change, and ``OSError`` for an unusable directory.
     """
 
     def __init__(self, path: str, *, capacity_bytes: int, calls: SystemCalls) -> None:
@@ -139,7 +139,7 @@ class EntryFiles:
         self.is_full = False
         self._path = path
         self._calls = calls
-        # With the tails that are known: one that was verified is not read again.
+        # With the tails known so far: a verified tail is not read again.
         self._index: LruIndex[EntryTail | None] = LruIndex()
         self._lock = threading.Lock()  # The index.
         self._opening = threading.Lock()  # The directory.
@@ -247,7 +247,7 @@ class EntryFiles:
         return entry
 
     def read_cached(self, key: EntryKey, start: int, target: memoryview, scratch: memoryview) -> bool:
-        """``find`` and ``OpenEntry.read``, as far as the kernel has the file in memory. Never waits.
+        """``find`` and ``OpenEntry.read`` where the kernel has the file in memory. Never waits.
 
         ``False`` if not, and also for every failure, which ``find`` meets again. The use is noted; ``touch`` makes it
         known to other processes, and closes what stays open until then.
@@ -331,7 +331,7 @@ class EntryFiles:
         return any(directory.status_of(one) is not None for one in (name, name + CLAIM))
 
     def release(self, names: Iterable[str]) -> None:
-        """Give up the claims of these names; those that are not held are ignored."""
+        """Give up the claims of these names; names without a claim are ignored."""
         directory = self._directory
         for name in names:
             claim = self._claims.pop(name, None)
@@ -347,7 +347,7 @@ class EntryFiles:
         """Write an entry and return whether there was room for it. A failure (``OSError``) leaves nothing behind.
 
         Its claim ends, however this does. With ``goes_first`` it is the next to be evicted, unless it is read before.
-        One that is there stays as it is, unless the new one ``replaces`` it.
+        An existing entry stays as it is, unless the new one ``replaces`` it.
         """
         sums = checksums(data, piece_bytes(key.data_bytes))
         try:

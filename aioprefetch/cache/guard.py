@@ -1,9 +1,8 @@
 """The calls of a cache: waits are bounded, and after failures the cache is left alone for a while.
 
-A call runs in the background, and its caller stops waiting when it takes too long. What it is about may go on: a thread
-that hangs on a disk cannot be stopped. So a call works on memory that is used for nothing else until it lets go of it,
-and one that runs in a thread keeps its turn until the thread returns: only a limited number can ever hang, and the disk
-is left alone meanwhile.
+A call runs in the background, and its caller stops waiting when it takes too long. The call itself may continue: a
+thread that hangs on a disk cannot be stopped. So a call keeps its memory to itself until it returns, and a call in a
+thread keeps its turn: only a limited number can ever hang, and the disk is left alone meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ T = TypeVar("T")
 
 # Single failures are misses. After this many in a row the cache is left alone.
 FAILURES_MAX = 3
-# No caller waits for a write or a listing, but one that takes longer than this will not end.
+# No caller waits for a write or a listing, but a call that takes longer than this will never end.
 WRITE_SECONDS_MAX = 10.0
 
 # The result of a failure: nothing ("entry"); nothing unless others came before it ("count"); the cache is left
@@ -45,7 +44,7 @@ class CacheFailed(Exception):
 
 
 class GuardedCalls:
-    """The calls of one cache in the background of a runtime, each of which a caller awaits for a limited time.
+    """The calls of one cache, run in the background of a runtime; callers wait for each for a limited time.
 
     ``subject`` names the cache in warnings; a failure counts as ``counter`` and publishes ``event``. After a
     cool-down one more failure is enough to leave the cache alone again, until a call succeeds.
@@ -77,7 +76,7 @@ class GuardedCalls:
         self._failures_in_a_row = 0
 
     def failed(self, call: str, error: Exception, consequence: Consequence) -> None:
-        """Count a failure of a call, unless it is that of a closed operator."""
+        """Count a failure of a call, unless the operator was closed."""
         if isinstance(error, Closed):
             return
         runtime, seconds = self.runtime, self.cool_down_seconds
@@ -170,7 +169,7 @@ class GuardedCalls:
 
 
 def _without_frames(error: Exception) -> Exception:
-    """An error without tracebacks, whose frames hold the memory that was to be read or written."""
+    """An error without tracebacks, since their frames hold the memory that was to be read or written."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
@@ -246,5 +245,5 @@ def _consequence(what: DiskCall, error: Exception) -> Consequence:
     if isinstance(error, ConfigInvalid):
         return "permanent"
     if what in ("write", "claim") and not is_late:
-        return "writes"  # A file system that became read-only, or is over its quota, still has its files.
+        return "writes"  # A file system that became read-only, or exceeds its quota, still has its files.
     return "count" if what == "claim" or (what == "read" and not is_late) else "off"

@@ -90,14 +90,14 @@ class LruIndex(Generic[T]):
         return names
 
     def differing(self, names: Iterable[str]) -> tuple[list[str], list[str]]:
-        """Those of ``names`` that are not in the index, and those in the index that are not among ``names``."""
+        """The ``names`` missing from the index, and the names in the index missing from ``names``."""
         listed = set(names)
         new = [name for name in listed if name not in self._entries]
         return new, [name for name in self._entries if name not in listed]
 
 
 class Looks:
-    """When to list a home of entries again. Times are those of the caller's clock, in seconds."""
+    """When to list a home of entries again. Times come from the caller's clock, in seconds."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self._bytes_max = capacity_bytes // LOOK_WRITTEN_SHARE

@@ -1,6 +1,6 @@
 """The entry of a whole object, and the name of its file. Pure.
 
-The file has the format of ``entry.py``: the identity is that of a read (namespace, path, version id), the facts are the
+The file has the format of ``entry.py``: the identity identifies a read (namespace, path, version id), the facts are the
 metadata of the object as JSON, and the data is the whole object.
 
 A read can ask for exactly one **slot**, and each slot has one file, so that every process finds, replaces and removes
@@ -41,7 +41,7 @@ def slot_of(namespace: tuple[str, ...], path: str, asked_version: str | None) ->
 
 
 def is_object_name(name: str) -> bool:
-    """Whether a name in the cache's store is that of an entry."""
+    """Whether a name in the cache's store belongs to an entry."""
     folder, _, last = name.rpartition("/")
     return is_entry_name(last) and folder == FOLDER + last[:2]
 
@@ -77,7 +77,7 @@ def decode_facts(text: bytes, data_bytes: int) -> ReadHead:
 class CacheEntry:
     """An entry: its name and size in the cache, and the state of it in this process.
 
-    ``head`` is that of a response with the whole object, and ``tail`` the verified tail: ``None`` until they are known.
+    ``head`` describes a response with the whole object, and ``tail`` is the verified tail; ``None`` until known.
     ``store_etag`` and ``store_modified`` are the metadata of the file in the cache's own store. ``validated_at`` is the
     time on the runtime's clock at which the object's store last said that this is the current version.
     """

@@ -1,10 +1,10 @@
 """The entries in a store behind an Operator: listed, found, read, verified, written, evicted.
 
-No error of the cache gets out of here but ``CacheFailed``, which makes the layer continue without the cache.
+The only error raised here is ``CacheFailed``, which makes the layer continue without the cache.
 
-Several processes may use one cache. An entry that is not in the index is looked up by its name before the object's
-store is asked, since another process may have written it; and the store is listed again now and then, so that the
-bytes of all processes count.
+Several processes may use one cache. Before the object is fetched, an entry that is missing from the
+index is looked up by its name, since another process may have written it. The store is listed again now and then, so
+that the bytes of all processes count.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ TAIL_READ_BYTES = 16 << 10
 # Checksums of more than this are computed on the executor: zlib lets other threads run meanwhile.
 INLINE_BYTES_MAX = 1 << 20
 
-# The file is not there, or not the one whose tail was read: another process evicted or replaced it.
+# The file is missing or new: another process evicted or replaced it since its tail was read.
 _GONE = (NotFound, ConditionNotMatch, ObjectChanged, RangeNotSatisfied)
 
 
@@ -73,7 +73,7 @@ class CacheSource(Protocol):
 
 
 class CacheCalls(GuardedCalls):
-    """Calls of the cache's store: bounded in time, and none for a while after too many failures."""
+    """Calls of the cache's store: limited in time, and paused after too many failures."""
 
     def __init__(self, source: CacheSource, runtime: Runtime, timeout_seconds: float) -> None:
         super().__init__(
@@ -97,7 +97,7 @@ class CacheCalls(GuardedCalls):
     ) -> T:
         """The result of ``call``, which gets the accessor of the cache. Raises ``CacheFailed`` and nothing else.
 
-        One that waits for nothing ends here. One that does not end in time, not even by a cancellation, is left behind:
+        A call that does not have to wait ends here. A call that ignores its deadline and its cancellation is abandoned:
         it must work on memory of its own; ``dispose`` gets a result that comes too late.
         """
         try:
@@ -105,7 +105,7 @@ class CacheCalls(GuardedCalls):
                 f"cache {what}", lambda: call(self._source.accessor()), self.timeout_seconds, dispose=dispose
             )
         except Exception as error:
-            # One that concerns a single entry says nothing of the store.
+            # A bad entry does not mean that the store is bad.
             self.failed(what, error, "entry" if what == "read" and isinstance(error, BadEntry) else "count")
             raise CacheFailed(error) from error
         self.succeeded()
@@ -122,7 +122,7 @@ class EntryObjects:
         self._runtime = runtime
         self._last_read = 0.0
         self._is_loaded = False
-        # The live store, and whether it takes a condition on the version: a capability is asked for layer by layer.
+        # The live store, and whether it supports a condition on the version, which takes a call of each layer.
         self._pins: tuple[Accessor, bool] | None = None
         self._loading: asyncio.Event | None = None
         self._looks = Looks(capacity_bytes)
@@ -135,7 +135,7 @@ class EntryObjects:
         self._sweeping = asyncio.Lock()
 
     def read_time(self) -> float:
-        """The wall-clock time of a read, later than that of every read before it."""
+        """The wall-clock time of a read, later than for all reads before."""
         self._last_read = max(time.time(), self._last_read + 1e-6)
         return self._last_read
 
@@ -319,7 +319,7 @@ class EntryObjects:
         return True
 
     def forget(self, names: list[str]) -> None:
-        """Forget the entries of these names, and delete their files in the background, those of other processes too."""
+        """Forget the entries of these names, and delete their files, by any process, in the background."""
         for name in names:
             self.index.discard(name)
         self._delete_later(names)
@@ -435,7 +435,7 @@ class EntryObjects:
         return None
 
     def _excess(self) -> int:
-        """The bytes of all entries, of those that are being written too, above the capacity; below it is negative."""
+        """By how many bytes all entries, including unfinished ones, exceed the capacity; negative below it."""
         return self.index.total_bytes + sum(size for size, _ in self._writing.values()) - self.capacity_bytes
 
     def _ended(self, name: str, *, is_left: bool) -> None:
@@ -458,7 +458,7 @@ class EntryObjects:
 class EntrySink(CollectSink):
     """Receives ``size`` bytes at ``start`` of an entry's file, before a reader sees any of them.
 
-    Any other response, also one of a file that is not the one whose tail was read, is ``ObjectChanged``.
+    Any other response, also from a file that replaced the expected one, is ``ObjectChanged``.
     """
 
     __slots__ = ("_entry", "due")

@@ -21,7 +21,7 @@ class SpillWaitBudget:
     """How long evictions may wait for the disk, in all: a little at once, and a small share of the time. Pure.
 
     A disk that keeps up with the store costs nothing, and no block is lost to it. A slower one must not slow reads
-    down: blocks are dropped unwritten then. Time is that of the caller's clock.
+    down: blocks are dropped unwritten then. Times come from the caller's clock.
     """
 
     __slots__ = ("_at", "_seconds", "_waiting_since")

@@ -19,7 +19,7 @@ HELP_COLUMNS_MAX = 100
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; ``argv`` is that of the process without it.
+    """Run one command and return its exit code; without ``argv``, the command line of the process.
 
     0: success; 1: nothing matched, or some of it failed; 2: arguments that cannot work; 130: interrupted (Ctrl-C);
     141: the reader of the output has closed it. Errors are one line on standard error.
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _prepare_process() -> None:
     """Let Ctrl-C end the process in silence while it loads modules, and give it the streams that it was not given.
 
-    A write to a standard output that is closed (``>&-``) fails, as that of other tools does; a copy needs none.
+    A write to a standard output that is closed (``>&-``) fails, as in other tools; a copy does not write to it.
     """
     gc.set_threshold(10_000)  # Of a short run the collector takes a tenth, and finds nothing.
     if threading.current_thread() is threading.main_thread():

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -47,30 +47,10 @@ COMMANDS = {
     "trace": ("trace", "Run a Python program and write the picture of what it reads."),
     "demo": ("demo", "Compare pyarrow on a naive reader and on ours."),
 }
-# What does here what commands of aws, s3cmd, rclone, mc, s5cmd, gsutil and of a shell do.
-ANSWERS = {
-    "ls PLACE": "la list lsd lsf dir",
-    "ls -lR PLACE": "lsl tree",
-    "ls -R --json PLACE": "lsjson",
-    "ls 'PLACE/**/NAME'": "find",
-    "stat PLACE": "info attrib hash hashsum md5sum",
-    "du --depth 1 PLACE": "ncdu size",
-    "cat --range -4KiB: PLACE": "tail",
-    "cat PLACE | wc": "wc",
-    "cp SRC DST": "copy copyto get put download upload",
-    "cp - DST": "pipe rcat",
-    "sync SRC DST": "mirror rsync",
-    "sync --dry-run SRC DST": "check cmp diff",
-    "mv SRC DST": "move moveto rename",
-    "rm PLACE": "del delete deletefile purge unlink",
-    "presign PLACE": "link share sign signurl url",
-    "scan --filter 'COLUMN > 5' PLACE": "query select sql",
-    "doctor PLACE": "bench config configure ping test",
-}
 
 
 class Commands(click.Group):
-    """The commands, of which a process loads the one that it runs."""
+    """The commands. A process loads only the one it runs."""
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run a command line, or complete one."""
@@ -83,7 +63,7 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name, ``None`` if there is none."""
+        """The command with a name, or ``None``."""
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"aioprefetch.cli.{COMMANDS[cmd_name][0]}")
@@ -109,8 +89,9 @@ class Commands(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError:
             name = args[0]
-            does_it = [f": aioprefetch {answer} does it" for answer, names in ANSWERS.items() if name in names.split()]
-            answers = does_it + [f". Did you mean {near}?" for near in difflib.get_close_matches(name, COMMANDS, 1)]
+            answer = _answer(name, "COMMAND_ANSWERS")
+            answers = [f": aioprefetch {answer} does it"] if answer else []
+            answers += [f". Did you mean {near}?" for near in difflib.get_close_matches(name, COMMANDS, 1)]
             if name in ("mb", "mkdir", "rb", "rmdir", "touch"):
                 answers = [": the tool of the store makes and removes buckets; directories come and go with objects"]
             if not answers:
@@ -133,6 +114,11 @@ class Commands(click.Group):
             code = EXIT_USAGE if _is_usage(error) else EXIT_FAILED
         _give_up_output()
         raise click.exceptions.Exit(code)
+
+
+def _answer(name: str, table: str) -> str | None:
+    tables = importlib.import_module("aioprefetch.cli.other_tools")
+    return cast("str | None", tables.ours(name, getattr(tables, table)))
 
 
 def _is_usage(error: Exception) -> bool:
@@ -190,6 +176,11 @@ def _line_of_usage(error: click.ClickException) -> str:
     """The error of arguments on one line, with the command that shows their help."""
     message = printable(redact(error.format_message())).removesuffix(".")
     context = getattr(error, "ctx", None)
+    if isinstance(error, click.NoSuchOption):
+        answer = _answer(error.option_name, "OPTION_ANSWERS")
+        if context and context.command is app:
+            answer = "options of a store come after the command: ls --region NAME PLACE"
+        message = f"{error.message.removesuffix('.')}: {answer}" if answer else message
     return f"{message}; hint: {context.command_path if context else 'aioprefetch'} --help"
 
 
@@ -220,6 +211,6 @@ def _end_soon_when_interrupted() -> None:
 
 
 def _end_at_once_when_interrupted(code: int) -> None:
-    """Let Ctrl-C end the process with its exit code while it waits for threads, since the command is over."""
+    """Let Ctrl-C end the process with its exit code while it waits for threads, since the command has ended."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(code))

@@ -41,7 +41,7 @@ def check_conformance(place: str, stores: Stores, checks: Any, *, is_sure: bool,
     click.get_current_context().meta[CLEAN_UP_SECONDS] = 10.0
     try:
         run(_run(store, directory, url, stores.options_of(place), checks, set(lacks)))
-    finally:  # In a call of its own, for which an interruption leaves time.
+    finally:  # A separate call: an interruption leaves time for it.
         run(_remove(store, directory, checks))
 
 

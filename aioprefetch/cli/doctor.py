@@ -33,7 +33,7 @@ from aioprefetch.verbs.listing import list_literally
 LATENCY_READS = 7
 PARALLEL_READS = 8
 PART_BYTES = 8 << 20
-# Objects that are looked at to find one that is large enough to measure.
+# How many objects to list in search of a large one to measure with.
 ENTRIES_MAX = 1000
 CLOCK_SECONDS_MAX = 5.0
 # Signatures are refused from 15 minutes on; the store's date has whole seconds.
@@ -111,7 +111,7 @@ def doctor(
 ) -> int:
     """Check a store: credentials, clock, what it supports, latency and bandwidth, and the settings that follow.
 
-    PLACE is an object, or a directory of which one object is read. No credentials are shown. The exit code is 1 if a
+    PLACE is an object, or a directory, where one object is read. No credentials are shown. The exit code is 1 if a
     check has failed.
     """
     side = stores.side(place)
@@ -156,7 +156,7 @@ def _describe(operator: Operator, checks: Checks) -> None:
     checks.add("store", "ok", info.location, url=info.url, region=info.region)
     if not isinstance(service, S3):
         places = {"file": "the rights of this user", "memory": "none are needed"}
-        text = places.get(info.scheme, f"those that options, variables and files give for {info.scheme}://")
+        text = places.get(info.scheme, f"from the options, variables and files of {info.scheme}://")
         checks.add("credentials", "ok", text)
         return
     settings = service.ambient(files=True)
@@ -167,7 +167,7 @@ def _describe(operator: Operator, checks: Checks) -> None:
         "addressing", "ok", "auto: virtual hosts on AWS, paths elsewhere" if is_auto else service.addressing_style
     )
     if settings.asked and not info.endpoint:
-        checks.add("endpoint", "ok", f"that of botocore, for the sake of {', '.join(settings.asked)}")
+        checks.add("endpoint", "ok", f"chosen by botocore, because of {', '.join(settings.asked)}")
     if settings.refused:
         checks.add("requests", "failed", f"not supported: {', '.join(settings.refused)}")
 
@@ -204,7 +204,7 @@ def _clock_offset_seconds(url: str) -> float:
 
 
 async def _sample(operator: Operator, path: str, checks: Checks) -> tuple[str, int] | None:
-    """The object to read, and its size: the one that is named, or the largest of the first that are listed."""
+    """The object to read, and its size: the named one, or the largest among the first in the listing."""
     if path and not path.endswith("/"):
         async with checks.guarded("object"):
             try:

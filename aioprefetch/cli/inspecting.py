@@ -396,8 +396,8 @@ def plan(
     """Show the requests that a read would make, and what they cost.
 
     For a scan of Parquet or Lance it reads only the metadata; what lies in the last 1 MiB of a file comes with it. For
-    byte ranges nothing is read. The time is that of a store with 25 ms to the first byte and 90 MB/s for each
-    connection; the price is that of GETs of S3 in most regions.
+    byte ranges nothing is read. The time assumes a store with 25 ms to the first byte and 90 MB/s for each
+    connection; the price is for GETs of S3 in most regions.
     """
     side = stores.side(place)
     if ranges:
@@ -436,7 +436,7 @@ def plan(
 
 
 def _bounded(slices: Iterable[Slice]) -> list[Range]:
-    """Slices with both ends. ``InvalidArgument`` for one that needs the size of the object."""
+    """Slices with both ends. ``InvalidArgument`` if a slice depends on the size of the object."""
     ranges = [(start or 0, end) for start, end in slices]
     bounded = [(start, end) for start, end in ranges if end is not None and start >= 0]
     if len(bounded) < len(ranges):
@@ -483,7 +483,7 @@ def _show_plan(
     brought = "" if requests else ", which bring the data along"
     metadata = f" ({count_text(metadata_requests)} of them for metadata{brought})" if metadata_requests else ""
     click.echo(
-        f"{counted(count, 'request')} for {bytes_text(sent)}, of which the read needs {bytes_text(wanted)}{metadata};"
+        f"{counted(count, 'request')} for {bytes_text(sent)}, while the read needs {bytes_text(wanted)}{metadata};"
         f" about {seconds_text(seconds)} and ${dollars:.7f}"
     )
 

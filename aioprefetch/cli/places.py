@@ -15,6 +15,7 @@ import click
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, add_completion_class
 
 from aioprefetch.cli import HELP_COLUMNS_MAX
+from aioprefetch.cli.other_tools import NEEDLESS_OPTIONS, SAME_OPTIONS, ours
 from aioprefetch.cli.printing import note_failure, note_nothing
 from aioprefetch.errors import (
     ConfigInvalid,
@@ -83,7 +84,7 @@ class Stores:
                 option_from_text(schemes[0], name, text)
 
     def options_of(self, place: str, others: Sequence[tuple[str, str]] = ()) -> UriOptions:
-        """The options of ``Operator.from_uri`` for a place: those that its store takes, and all of ``others``."""
+        """The given options that the store of a place takes, and all of ``others``, for ``Operator.from_uri``."""
         scheme = scheme_of(place)
         allowed = store_options(scheme)
         texts = [*((name, text) for name, text in self._texts if name in allowed), *others]
@@ -101,7 +102,7 @@ class Stores:
         return side
 
     def account(self, place: str) -> Side:
-        """The side of a place that names no store, such as ``s3://``: its entries are those of ``buckets_of``.
+        """The side of a place that names no store, such as ``s3://``: its entries come from ``buckets_of``.
 
         ``Unsupported`` where they cannot be listed.
         """
@@ -142,7 +143,7 @@ class Stores:
 
 
 def scheme_of(place: str) -> str:
-    """The scheme of a URL; that of files for a local path."""
+    """The scheme of a URL; ``file`` for a local path."""
     return split_uri(place)[0] if "://" in place else "file"
 
 
@@ -194,7 +195,7 @@ def objects_of(selection: Selection) -> Iterator[Entry | Metadata]:
 
 
 def visit_each(sides: Iterable[Side], visit: Callable[[Side], bool]) -> dict[str, str]:
-    """Call ``visit`` for each place; it returns whether there was something. One that fails leaves the others.
+    """Call ``visit`` for each place; it returns whether there was something. A failure does not stop the others.
 
     The places that have failed, or have nothing, with the kinds of their errors. Each is noted on standard error.
     Arguments that cannot work are raised.
@@ -237,7 +238,7 @@ def command(name: str, *, examples: str) -> Callable[[Callback], click.Command]:
         made = click.command(
             name,
             epilog=f"\b\nExamples:\n{lines}",
-            context_settings={"max_content_width": HELP_COLUMNS_MAX},
+            context_settings={"max_content_width": HELP_COLUMNS_MAX, "token_normalize_func": _our_name},
         )(run_callback)
         made.params += _store_options()
         return made
@@ -273,8 +274,13 @@ def _store_options() -> list[click.Parameter]:
         click.Option(["--anonymous"], is_flag=True, default=None, help="Send no credentials."),
         click.Option(["--addressing-style"], metavar="STYLE", help="How URLs name the bucket: auto, path or virtual."),
         click.Option(["--ca-bundle"], metavar="FILE", help="Certificates to trust."),
+        click.Option(NEEDLESS_OPTIONS, is_flag=True, expose_value=False, hidden=True),
         click.Option(["--debug"], is_flag=True, expose_value=False, callback=_debug, help="Show tracebacks."),
     ]
+
+
+def _our_name(word: str) -> str:
+    return ours(word, SAME_OPTIONS) or word
 
 
 def _debug(context: click.Context, parameter: click.Parameter, is_set: bool) -> None:
@@ -406,7 +412,7 @@ def _items(places: list[str]) -> list[CompletionItem]:
 
 
 def _buckets(stores: Stores, account: str, name: str) -> list[str]:
-    """The buckets whose names begin with a text, none where one has this very name or they cannot be listed.
+    """The buckets whose names begin with a text; empty if a bucket has exactly this name, or listing fails.
 
     ``TimedOut`` where the store does not respond in time.
     """

@@ -101,7 +101,7 @@ def note(text: str) -> None:
 
 
 def note_nothing(side: Side) -> None:
-    """Say on standard error that there is nothing at a place."""
+    """Say on standard error that a place has nothing."""
     path, hint = side.label.removeprefix("file://"), ""
     if path != side.label and not path.startswith("/"):
         hint = f"file:///{path} has three slashes"
@@ -177,7 +177,7 @@ PLAIN_STEPS = 5
 class Display:
     """The output of a command that takes a while: lines, progress, and tables. This one shows nothing.
 
-    Texts may be those of a file that someone else wrote: control characters are escaped.
+    Texts may come from an untrusted file: control characters are escaped.
     """
 
     def say(self, text: str) -> None:
@@ -185,7 +185,7 @@ class Display:
 
     @contextlib.contextmanager
     def progress(self, title: str, total: int) -> Iterator[Advance]:
-        """Show that work of ``total`` steps goes on; what the context yields is called after each step."""
+        """Show the progress of ``total`` steps; call what the context yields after each step."""
         yield lambda: None
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1) -> None:

@@ -183,7 +183,7 @@ def _batches(selection: Selection) -> Iterator[list[tuple[str, int]]]:
 
 
 def _delete(stores: Stores, side: Side, paths: Sequence[str]) -> dict[str, str]:
-    """Delete objects; those that are left, and why."""
+    """Delete objects; returns what could not be deleted, and why."""
     try:
         run(stores.operator_of(side).delete(paths))
     except Error as error:

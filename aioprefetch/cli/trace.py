@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,8 +24,7 @@ from aioprefetch.trace.trace import STACKS_VARIABLE
 EXIT_NOT_EXECUTABLE = 126  # as shells report these two
 EXIT_NOT_FOUND = 127
 EXIT_SIGNAL = 128
-# The lines of the program that are printed; the page has more.
-LINES_MAX = 5
+LINES_MAX = 5  # The lines of the program to print; the page has more.
 
 
 @click.command(
@@ -43,7 +43,7 @@ def trace(name: str, stacks: bool, program: Sequence[str]) -> int:
 
     The program, and the processes that it starts, record all of their operators; the page of all of them is written
     when the program has ended, however it did. SIGINT and SIGTERM are passed on to it, and the second one kills it. The
-    exit code is that of the program, and 1 if no page was written. With --stacks the lines of the program whose
+    exit code is the program's, and 1 if no page was written. With --stacks the lines of the program whose
     requests were in flight longest are printed too.
 
     Without a command, write the page of a recording whose processes were all killed.
@@ -65,7 +65,7 @@ def trace(name: str, stacks: bool, program: Sequence[str]) -> int:
             note(f"{line or 'not known'}: {counted(len(requests), 'request')}, {received}, {seconds_text(seconds)}")
         return code
     if code not in (EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND):
-        note("no trace was written: the program has not imported aioprefetch")
+        note(f"no trace was written: the program has not imported aioprefetch, which {sys.executable} has")
     return code or EXIT_FAILED
 
 
@@ -96,7 +96,7 @@ class _Signals:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Catch them, but for those that this process ignores; only the main thread can."""
+        """Catch the signals, except ignored ones; only the main thread can."""
         before = {}
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):

@@ -49,7 +49,7 @@ from aioprefetch.verbs.progress import (
 
 copy_logger.addHandler(logging.NullHandler())  # What was passed over is a note here.
 RECURSIVE_HINT = "-r takes what is below it"
-# Copies of single places that run at once, each of which has up to 32 objects in flight.
+# How many places are copied at once; each has up to 32 objects in flight.
 PLACES_AT_ONCE = 8
 
 _Option = Callable[[Any], Any]
@@ -73,7 +73,7 @@ _COPY_OPTIONS: tuple[_Option, ...] = (
         "--include", multiple=True, metavar="PATTERN", help="Only what one of these matches: '*.csv', 'logs/'."
     ),
     click.option("--exclude", multiple=True, metavar="PATTERN", help="Nothing that one of these matches."),
-    click.option("--content-type", metavar="TYPE", help="The type of what is written, in place of that of its name."),
+    click.option("--content-type", metavar="TYPE", help="The content type, instead of a guess by the name."),
     click.option("--cache-control", metavar="TEXT", help="How long caches may keep it, such as max-age=3600."),
     click.option("--storage-class", metavar="CLASS", help="Where it is kept, such as STANDARD_IA."),
     click.option(
@@ -123,7 +123,7 @@ def cp(sources: Sequence[str], target: str, stores: Stores, is_recursive: bool, 
 
 
 def _with_write_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a copy, those of a write gathered to ``written``."""
+    """The options of a copy, with the options of a write gathered in ``written``."""
     named = {name: options.pop(name) for name in ("content_type", "cache_control", "storage_class")}
     written = {name: value for name, value in named.items() if value is not None}
     if metadata := options.pop("metadata"):

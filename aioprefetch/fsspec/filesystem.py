@@ -584,7 +584,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     async def _touch(self, path: str, truncate: bool = True, **options: Any) -> None:
         if not truncate and await self._lexists(self._strip_protocol(path)):
             raise Unsupported(
-                "the time of an object is that of its last write: truncate=True makes an empty one",
+                "the time of an object is when it was last written: truncate=True writes an empty one",
                 operation="touch",
                 path=path,
             )

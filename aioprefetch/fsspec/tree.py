@@ -123,7 +123,7 @@ class Stores:
         if buckets is None:
             raise Unsupported(
                 f"{self._scheme or operator.info.scheme}:// neither lists, makes nor deletes buckets here: "
-                "name one that exists",
+                "name an existing bucket",
                 operation=operation,
             )
         return buckets(operator.runtime())
@@ -233,7 +233,7 @@ class Tree:
         listing = self._kept.get(parent)
         if listing is not None and (info := listing.find(path)) is not None:
             return dict(info)
-        if path in self._kept:  # Which says that there is a directory, and nothing of an object of the same name.
+        if path in self._kept:  # It proves a directory, but an object may have the same name.
             return None
         if listing is not None and parent != self._root:  # Stores of other accounts are not listed.
             raise self._place_of(path).missing("info", path, "there is no such object in the listing of its directory")

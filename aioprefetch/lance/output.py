@@ -1,7 +1,7 @@
 """The output of a scan: rows of several pages become one Arrow array, and arrays a record batch.
 
 Rows of a single page become slices of its memory. For rows of several pages the buffers are allocated once, and each
-page is decoded into its part: bitmaps from any bit on, offsets of strings that continue those of the page before. The
+page is decoded into its part: bitmaps from any bit on, offsets of strings that continue from the page before. The
 only concatenated arrays are:
 
 * the values of dictionaries, where a batch of a ``dictionary`` type spans pages whose dictionaries differ; the indices
@@ -96,7 +96,7 @@ def _children(kind: pa.DataType) -> list[pa.Field]:
 def assemble(kind: pa.DataType, pieces: Sequence[PageRows[AnyPage]]) -> pa.Array:
     """The rows of ``pieces``, one after the other, as an array of type ``kind``.
 
-    The pages decode to its row buffers. Those of a ``dictionary`` type are built by ``dictionary``.
+    The pages decode to its row buffers. Arrays of a ``dictionary`` type are built by ``dictionary``.
     ``UntrustedMetadata`` for pages that contradict themselves, ``Unsupported`` for more than 32-bit offsets hold.
     """
     pieces = [piece for piece in pieces if piece.rows]
@@ -287,7 +287,7 @@ class ScheduledPages(Protocol[PageT_contra]):
         """Append a scheduled page."""
 
     def promote(self, rows: int) -> None:
-        """Promote the reads of the next ``rows`` rows, as far as they are planned. Does not wait."""
+        """Promote the reads of the next ``rows`` rows, if they are planned. Does not wait."""
 
     async def wait(self, rows: int) -> None:
         """Wait until the next ``rows`` rows can be drained. Raises the error of a failed read or of invalid metadata.

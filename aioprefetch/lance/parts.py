@@ -178,7 +178,7 @@ def row_bytes(file: LanceFile, fields: Sequence[Field]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanRequest:
-    """The arguments of a scan, checked as far as this is possible without metadata.
+    """The arguments of a scan, checked as well as is possible without metadata.
 
     ``rows`` is ``(start, stop)``, ``take`` a list of row numbers; ``filters`` have one of their two forms; ``limits``
     are the options of the I/O service. ``computed`` are made of ``columns``, where the caller gave a mapping.

@@ -227,7 +227,7 @@ async def count_rows(
 ) -> int:
     """The number of rows of a file or a dataset, without deleted ones, as ``scan`` takes it.
 
-    Without ``filters`` metadata alone is read; with them the columns that they name. Errors are those of ``scan``. A
+    Without ``filters`` metadata alone is read; with them the columns that they name. Raises what ``scan`` raises. A
     cancelled call leaves nothing behind.
     """
     checked_operator(operator, "count_rows")

@@ -301,7 +301,7 @@ class OpenedFile:
             return count if count > 0 and self._is_untouched(os.fstat(self._descriptor)) else 0
 
     def is_current(self) -> bool:
-        """Whether its name still leads to the file, unchanged, as far as the file itself shows.
+        """Whether its name still leads to the file, and the file itself shows no change.
 
         A file that was renamed, deleted, replaced or linked since it was opened counts as not current, and so does one
         whose mode was changed.

@@ -86,7 +86,7 @@ def _identity_of(path: str) -> Identity:
 
 
 def _folds(directory: str) -> bool:
-    """Whether names in a directory are found in other letters too, as far as that can be seen."""
+    """Whether names in a directory look case-insensitive."""
     with contextlib.suppress(OSError, ValueError):
         if sys.platform == "darwin":
             return os.pathconf(directory, _CASE_SENSITIVE) == 0

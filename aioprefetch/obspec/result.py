@@ -127,7 +127,7 @@ class Conditions:
         return self._none_match is not None or self._since is not None
 
     def fields(self) -> dict[str, Any]:
-        """The fields of a request that has these conditions, as far as one has such."""
+        """These conditions as fields of a request."""
         return {
             "if_match": self._match[0] if self._match and self._match != ["*"] else None,
             "if_none_match": self._none_match[0] if self._none_match else None,
@@ -216,7 +216,7 @@ class ReadResult:
 
     @property
     def attributes(self) -> Attributes:
-        """The content type and encoding, as far as the store has sent them; of a ``head`` all."""
+        """The content type and encoding, if the store has sent them; all attributes after ``head``."""
         return self._attributes
 
     @property

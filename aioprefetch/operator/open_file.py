@@ -364,7 +364,7 @@ def known_object(status: object | None, *, path: str) -> KnownObject:
         )
     if _last_element(str(where)) != _last_element(path):
         raise ConfigInvalid(
-            f"with_status() was given a status of {str(where)!r}, whose last element is not that of {path!r}",
+            f"with_status() was given a status of {str(where)!r}, whose last element differs from {path!r}",
             operation="open_file",
             path=path,
         )

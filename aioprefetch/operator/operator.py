@@ -362,7 +362,14 @@ class Operator(AsyncClosing):
         keep_behind: bool | None = None,
         on_progress: ProgressCallback | None = None,
     ) -> RangeReader:
-        """Open an object for reading by range, without I/O. Raises ``InvalidArgument`` for an invalid option."""
+        """Open an object for many reads, from any number of tasks. Sends nothing: the first read fixes the version.
+
+        ``async with op.reader("k", policy="random") as reader: await reader.read_at(offset, size)``. ``policy`` is the
+        expected access: ``sequential``, ``random``, ``whole-file``, ``parquet``, or ``adaptive``, which detects it.
+        Blocks of ``block_bytes`` (8 MiB; also text, "1 MiB") are fetched and kept, up to ``prefetch_blocks`` (8) ahead
+        of a run. ``size`` in bytes, ``etag`` and ``version`` are known facts of the object, ``split`` the range to use.
+        A missing object is ``NotFound`` at the first read. ``InvalidArgument`` for an invalid option.
+        """
         import aioprefetch.reader.options  # Not ``from``, which costs each reader four times as much.
         import aioprefetch.reader.reader
 

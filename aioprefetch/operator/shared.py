@@ -189,7 +189,7 @@ def operator_of(reference: str) -> Operator:
     operator = _named.get(reference)
     if operator is None:
         raise ConfigInvalid(
-            f"{reference!r} names an operator of another process, or one that is gone; pickle an operator to hand it"
+            f"{reference!r} names an operator of another process, or a closed one; pickle an operator to hand it"
             " on, or give a URL and its options",
             operation="configure",
         )

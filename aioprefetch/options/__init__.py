@@ -257,7 +257,7 @@ class Option:
 
     name: str
     kind: Kind
-    default: Any = field(default_factory=lambda: MISSING)  # For a dataclass itself, it says that there is no default.
+    default: Any = field(default_factory=lambda: MISSING)  # To a dataclass, MISSING itself means no default.
     also: str = ""
     hint: str = ""
     doc: str = ""

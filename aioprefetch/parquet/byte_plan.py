@@ -114,7 +114,7 @@ class Plan:
         """The plan as text: a line on the columns and rows, and a line for each request."""
         lines = [
             f"{self.path}: {self.row_count} rows of {len(self.columns)} columns in {len(self.row_groups)} row groups,"
-            f" {self.projected_bytes} bytes, of which {self.resident_bytes} are there already;"
+            f" {self.projected_bytes} bytes, {self.resident_bytes} already in memory;"
             f" {len(self.requests)} requests for {self.requested_bytes} bytes"
             f" (+{self.overhead:.1%}, gaps of up to {self.gap_bytes})"
         ]
@@ -149,7 +149,7 @@ def plans_html(path: str, plans: Sequence[Plan], rows: str) -> str:
     ]
     return plan_html(
         f"Plan of {path}",
-        f"{rows}: {bytes_text(wanted)} wanted, of which {bytes_text(resident)} are there already;"
+        f"{rows}: {bytes_text(wanted)} wanted, {bytes_text(resident)} already in memory;"
         f" {sum(len(plan.requests) for plan in plans):,} requests for {bytes_text(requested)},"
         f" {bytes_text(requested - wanted + resident)} of gaps among them",
         files,

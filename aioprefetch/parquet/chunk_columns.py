@@ -51,7 +51,7 @@ from aioprefetch.scheduler.pages import PageIo, PendingRead
 
 
 class PageWalk:
-    """The pages of one chunk ``[start, end)`` of ``rows`` rows, as far as they have arrived. Pure.
+    """The pages of one chunk ``[start, end)`` of ``rows`` rows that have arrived. Pure.
 
     ``is_repeated``: a list contains the leaf. ``codec`` is the footer's compression. No page may decompress to more
     than ``page_bytes_max``.
@@ -172,7 +172,7 @@ class GroupRows:
 class ChunkRead:
     """One chunk of a row group, in segments of at most ``segment_bytes``; without these several, submitted together.
 
-    ``is_resident``: their bytes are in the memory already, and nothing is submitted. Rows are those of the row group.
+    ``is_resident``: their bytes are in the memory already, and nothing is submitted. Rows count within the row group.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class ChunkRead:
             self._reads.append(io.submit(self.segments[segment], self.scan_row(segment)))
 
     def promote(self, row: int) -> None:
-        """Promote the reads with rows of the row group before ``row``, as far as their segments are known."""
+        """Promote the reads with rows of the row group before ``row``, if their segments are known."""
         for segment in range(self._arrived, self._segments_for(row)):
             read = self._submitted(segment)
             if read is not None:
@@ -251,7 +251,7 @@ class ChunkRead:
         return self._reads[segment]
 
     def _segments_for(self, row: int) -> int:
-        """The number of segments of the rows before ``row``, as far as it is known."""
+        """The number of segments of the rows before ``row``, if it is known."""
         if row >= self.rows or self._walk is None:
             return len(self.segments)
         estimate = -(-row * len(self.segments) // max(self.rows, 1))

@@ -262,7 +262,7 @@ def _check_disjoint(footer: Footer, chunks: Sequence[ColumnChunk]) -> None:
     position, before = 0, None
     for chunk in sorted([chunk for chunk in chunks if chunk.start < chunk.end], key=attrgetter("start")):
         if chunk.start < position and before is not None:
-            other = f"that of row group {before.row_group}, column {_name(footer, before.column)}"
+            other = f"the chunk of row group {before.row_group}, column {_name(footer, before.column)}"
             _refuse(
                 footer, chunk.row_group, chunk.column, f"overlaps {other}: it begins at {chunk.start} before {position}"
             )

@@ -343,7 +343,7 @@ class WantedColumns:
         return pa.schema([*known, *(field for field in self._others.known() if field.name not in self.union)])
 
     def declare(self, schema: pa.Schema, path: str, added: Sequence[str] = ()) -> None:
-        """Take the columns of a schema that the caller gave, in its order and with those that are ``added``."""
+        """Take the columns of a schema that the caller gave, in its order and with the ``added`` ones."""
         self.union.declare(schema, path)
         if self._columns is None:
             self._columns = [*schema.names, *(name for name in added if name not in schema.names)]
@@ -396,7 +396,7 @@ def has_column(footer: Footer, name: str) -> bool:
 class FileBatches:
     """Makes batches of the dataset from the batches of one file.
 
-    ``columns`` are to be read of it; ``values`` are those of its path. Unless ``fills``, a column that it lacks is an
+    ``columns`` are to be read of it; ``values`` come from its path. Unless ``fills``, a column that it lacks is an
     error. The column ``row_index`` has the numbers of the file's rows; those ``dropped`` (ascending) are left out.
     """
 
@@ -439,7 +439,7 @@ class FileBatches:
         return self._projection
 
     def finish(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch | None:
-        """The batch of the dataset from one that was read, ``first_row`` of the plan on; ``None`` if no row matches."""
+        """The dataset's batch of a batch read, which starts at ``first_row`` of the plan; ``None`` if none matches."""
         assert self._projection is not None
         if self._row_index is not None or self._dropped is not None:
             numbers = self._rows.rows_between(first_row, first_row + batch.num_rows)

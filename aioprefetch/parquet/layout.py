@@ -87,7 +87,7 @@ class ChunkNumbers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The content of a footer as far as it is read from the bytes themselves.
+    """The content of a footer that is read from the bytes themselves.
 
     ``chunks`` are the column chunks of each row group, in order. ``row_groups_end`` is the offset at which the list of
     row groups ends. ``list_max`` is the length of the longest list in an honest footer of this shape.

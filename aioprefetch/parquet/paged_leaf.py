@@ -331,7 +331,7 @@ class PagedLeaf:
         return self._lasts[self._arrived - 1] if self._arrived else 0
 
     def dictionary_row_bytes(self) -> float:
-        """The memory of a row by the values of its dictionary, as far as that has arrived."""
+        """The memory of a row by the values of its dictionary that have arrived."""
         read = self._dictionary_read
         if read is None or not has_come(read):
             return 0.0

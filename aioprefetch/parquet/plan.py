@@ -33,7 +33,7 @@ from aioprefetch.scan import column_names, row_ranges
 
 @dataclass(frozen=True, slots=True)
 class ScanArguments:
-    """The arguments of a scan, checked as far as possible without the file. ``None`` stands for all.
+    """The arguments of a scan, checked as well as is possible without the file. ``None`` stands for all.
 
     Without ``filters_rows`` the filters leave out row groups and pages alone, and their columns are not read for them.
     ``counted`` gets the number of rows that are known to match by statistics: then these are not read.

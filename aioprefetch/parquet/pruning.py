@@ -8,7 +8,7 @@ Statistics say nothing of NaN, which matches every ``!=``, ``not in`` and invers
 floating-point columns are concerned. (pyarrow 26 does drop it.)
 
 **Bounds** are bytes in Parquet's PLAIN encoding. Bounds of pages become Arrow values, compared as the column's Arrow
-type compares. Statistics of row groups are compared by pyarrow, which knows which statistics of which writers can be
+type compares. Statistics of row groups are compared by pyarrow, which knows which writers' statistics can be
 trusted, and evaluates any expression on them. But it ends the process if their bytes are not as wide as the column's
 type, and believes a lower bound above the upper bound. It gets a footer with nothing but statistics that were checked.
 """

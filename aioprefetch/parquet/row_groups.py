@@ -349,7 +349,7 @@ class ColumnSource(Protocol):
         """A function that decodes the rows ``[first, last)``, which are ready and follow the drained rows."""
 
     def row_bytes(self) -> float:
-        """The Arrow memory of a row, as far as it is known."""
+        """The known Arrow memory of a row."""
 
     def release(self, rows: int) -> None:
         """Release the pages of the first ``rows`` rows, which are decoded."""

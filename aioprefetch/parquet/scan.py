@@ -107,7 +107,7 @@ def scan(
         stands, for which nothing is listed.
     files
         In place of ``path``: files of a catalog, each a ``ScanFile`` with its partition values and the rows that are
-        left. Their order is that of the result.
+        left. The result has their order.
     columns
         Names, in the order of the result. ``"a.b"`` is field ``b`` of struct ``a``, and comes as a column ``b``. An
         empty list gives batches with rows and no columns, for which no data is requested. A mapping gives new names,
@@ -172,7 +172,7 @@ def scan(
         ``"hive"``: directories ``name=value`` are columns, below a directory that is scanned and in the whole path of
         other files. ``None``: they are not.
     partition_schema
-        The types of columns of paths, instead of those that their values show. A column that no path has is null.
+        The types of columns of paths, instead of guesses by their values. A column that no path has is null.
     missing_columns
         ``"error"``: a file without a column that is asked for, or filtered by, is ``Unsupported``.
     extra_columns
@@ -477,7 +477,7 @@ def _filter_and_project(
 
 def _checked_footer(footer: Footer | None, path: str) -> Footer | None:
     if footer is not None and footer.path != path:
-        raise ConfigInvalid(f"the footer is that of {footer.path!r}, not of {path!r}", operation="scan", path=path)
+        raise ConfigInvalid(f"the footer belongs to {footer.path!r}, not to {path!r}", operation="scan", path=path)
     return footer
 
 

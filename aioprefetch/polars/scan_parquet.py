@@ -139,7 +139,7 @@ ABANDONED_SECONDS = 0.2
 class ParquetSource:
     """The rows of Parquet files for polars, by columns, predicate and number of rows; each call reads again.
 
-    ``schema`` are the columns of the frame, in Arrow. ``is_file`` says that there is one file, whose first run asks for
+    ``schema`` are the columns of the frame, in Arrow. ``is_file`` means a single file, whose first run asks for
     data of the version of ``etag``, whose footer is at hand. Later runs ask whether the file is still the same;
     so does the first if all that it needs is in memory. Many files are listed by each run, and read as columns of
     ``schema``.
@@ -322,10 +322,10 @@ def scan_parquet(
     """A LazyFrame of Parquet files whose bytes come by ``parquet.scan``: few requests, bounded memory.
 
     ``source`` is a URL (``s3://bucket/t/*.parquet``), a ``pathlib.Path``, or a list of these; with ``operator`` paths
-    in it. Directories, globs and lists are one table, with Hive partitions as columns. ``options`` are those of
-    ``Operator.from_uri``; the other arguments those of ``parquet.scan``, or polars' own words with its defaults:
+    in it. Directories, globs and lists are one table, with Hive partitions as columns. ``options`` go to
+    ``Operator.from_uri``; the other arguments are as in ``parquet.scan``, or polars' own words with its defaults:
     ``hive_partitioning``, ``hive_schema``, ``include_file_paths`` (paths in the store), ``missing_columns`` and
-    ``extra_columns``. So a file that lacks a column of the table, or has one that ``schema`` or the first file has not,
+    ``extra_columns``. So a file that lacks a column of the table, or has a column beyond ``schema`` or the first file,
     is ``Unsupported``; with ``"insert"`` and ``"ignore"`` the table has the columns of all files.
 
     The call reads the footers, for the columns, and no data; with ``schema`` it reads nothing. A query reads the

@@ -85,7 +85,7 @@ class Layout:
         position = 0
         for chunk in chunks:
             if chunk.start < position:
-                raise ValueError(f"the chunk at {chunk.start} overlaps the one that ends at {position}")
+                raise ValueError(f"the chunk at {chunk.start} overlaps its predecessor, which ends at {position}")
             position = chunk.end
         if position > size:
             raise ValueError(f"a chunk ends at {position} in a file of {size} bytes")

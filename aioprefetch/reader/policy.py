@@ -55,7 +55,7 @@ class Policy:
     """A row of the table.
 
     ``fill``: a miss brings whole blocks, the exact range, or (``adaptive``) blocks until access turns out to be
-    random. ``window``: how far a sequential run looks ahead: not at all, as far as it has ``grown``, or ``full``
+    random. ``window``: how far a sequential run looks ahead: not at all, up to what has ``grown``, or ``full``
     from its first read on. ``first``: where the first request of a reader lies. ``request_blocks``: how many blocks a
     request of the window spans. ``gap_bytes`` and ``request_bytes_max``: how several ranges are merged. ``widens``:
     whether a small exact request brings more than was read, where that takes no longer.

@@ -2,8 +2,8 @@
 
 It is the innermost line that is neither this library's, nor Python's, nor of an installed package. Tasks and threads
 of ours get it with their context (``entering``). A task of the program that runs one of our coroutines and nothing else
-has the line that made the coroutine. On a thread of another library, such as those of Arrow, it is the line at which
-the main thread is, or the only other one that is in the program. Where all code is installed, it is a line of that.
+has the line that made the coroutine. On a thread of another library, such as Arrow, it is the line at which
+the main thread is, or the only other thread that runs the program. Where all code is installed, an installed line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import FrameType
 # The recordings that want to know it: empty, nothing else here runs.
 wanting: set[object] = set()
 
-# Frames that each coroutine knows of those that made it; another one costs a read a microsecond or two.
+# How many frames of its creator each coroutine remembers; one more costs a read a microsecond or two.
 ORIGIN_FRAMES = 1
 _carried: ContextVar[str] = ContextVar("aioprefetch_caller", default="")
 
@@ -70,7 +70,7 @@ def line() -> str:
 
 
 def _line_in(frame: FrameType | None) -> tuple[str, str, str]:
-    """The innermost line of the program; else the one that runs the event loop, and the one in an installed package."""
+    """The innermost line of the program; else the lines that run the event loop, and in an installed package."""
     installed, is_beyond = "", False
     while frame is not None:
         code = frame.f_code

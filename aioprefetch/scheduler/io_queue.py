@@ -20,8 +20,8 @@ two reads could wait for each other's memory:
 While the head is blocked, awaited reads (5) and follow-ups (2) are taken instead, in the order of priority.
 
 **Merging.** A read that is admitted takes queued neighbours in the same file along, of any submitter: the one
-that is needed sooner first, over gaps of ``gap_bytes`` at most, up to ``request_bytes_max``, and as far as the budget
-reaches. Where the requests of a file were planned, those ranges are merged instead. Ranges above that size are
+that is needed sooner first, over gaps of ``gap_bytes`` at most, up to ``request_bytes_max``, and within the
+budget. Where the requests of a file were planned, those ranges are merged instead. Ranges above that size are
 cut into equal parts at submission. The result depends on the queue alone, so ``plan_requests`` can predict
 the requests.
 """

@@ -173,7 +173,7 @@ class PreparedScan:
 
     ``parts`` are taken one after the other; an iterator may read the metadata of the next ones meanwhile, and is closed
     in any case. Unless ``is_ordered``, several are decoded at once, and batches come as they are ready. ``compute``
-    makes the batches of ``schema`` from those of the parts, in the thread that decoded them.
+    makes the batches of ``schema`` from the parts' batches, in the thread that decoded them.
     """
 
     schema: pa.Schema

@@ -45,7 +45,7 @@ class ErrorBody:
         self.feed(self._room[:count])
 
     def feed(self, chunk: memoryview) -> int:
-        """Keep a chunk as far as there is room, and stop the response when it is full."""
+        """Keep what fits of a chunk, and stop the response when the buffer is full."""
         self.body += chunk[: ERROR_BODY_BYTES_MAX - len(self.body)]
         if len(self.body) >= ERROR_BODY_BYTES_MAX:
             self._connection.stop()

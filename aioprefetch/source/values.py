@@ -256,7 +256,7 @@ class FoundPage:
     """Changes in the order in which they must be taken, each with the cursor after it.
 
     A caller that takes only some of them continues from the cursor of the last one taken; after taking all, from
-    ``after``. ``is_idle`` means that there is no more to find now: the tail is at its end, and no sweep is in progress
+    ``after``. ``is_idle`` means no more files to find now: the tail is at its end, and no sweep is in progress
     or its share of this trigger is used up.
     """
 

@@ -385,7 +385,7 @@ def _filtered(location: SourceUrl, file_name: str) -> SourceUrl:
 
 
 def _slots(session: SessionSettings | None) -> int:
-    """The number of concurrent tasks, as far as this process knows."""
+    """The number of concurrent tasks; a guess where no session is known."""
     return (session.slots if session is not None else None) or os.cpu_count() or 2
 
 

@@ -66,7 +66,7 @@ def etag_of(data: bytes) -> str:
 
 
 class Bucket:
-    """A bucket, and what it answers. ``uploads`` are those that have begun, each with its key and its parts.
+    """A bucket, and what it answers. ``uploads`` are the unfinished ones, each with its key and its parts.
 
     ``etag`` makes the ETags of objects, ``now`` is the time of the last write. ``objects`` may be changed from outside.
     """
@@ -88,7 +88,7 @@ class Bucket:
         self.objects[key], self.times[key] = data, self.now
 
     def answer(self, call: Call) -> Answer:
-        """Do what is asked, and say so. A GET and a HEAD of an object are the matter of a server."""
+        """Perform a request and answer it, except a GET or HEAD of an object, which the server handles."""
         handlers: dict[str, Callable[[Call], Answer]] = {
             "PutObject": self.put_object,
             "CopyObject": self.copy_object,
@@ -236,7 +236,7 @@ class Bucket:
         return rows
 
     def page(self, rows: dict[str, str], names: list[str], token: str | None) -> Answer:
-        """A page with some lines. ``token`` is that of the next one."""
+        """A page with some lines. ``token`` leads to the next page."""
         text = "".join(rows[name] for name in names)
         if token is not None:
             text += f"<NextContinuationToken>{escape(token)}</NextContinuationToken>"

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 SECONDS_MAX_DEFAULT = 7 * 24 * 3600.0
-"""A week: longer than any timeout of ours, so only a periodic timer that is never stopped reaches it."""
+"""A week: longer than any timeout in the package, so only a periodic timer that is never stopped reaches it."""
 
 
 class Deadlock(RuntimeError):

@@ -34,7 +34,7 @@ Point = Literal["call", "head", "reply"] | int
 class Injection:
     """One fault.
 
-    Calls: those of ``operation`` and ``path`` (``None``: any), from number ``occurrence`` on, counted from 0 (``None``:
+    Calls: with ``operation`` and ``path`` (``None``: any), from number ``occurrence`` on, counted from 0 (``None``:
     from the first), and ``times`` of them (``None``: all later ones).
 
     Point: ``at="call"`` before the request is sent, ``"head"`` after the response's head (of a read), ``"reply"`` after

@@ -162,10 +162,7 @@ RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedResponse:
-    """A response to be sent. `body` is sent as it is except for chunking; it is empty for HEAD.
-
-    `lines` are sent unchanged after the headers.
-    """
+    """A response: `body` is sent as it is except for chunking (empty for HEAD), `lines` unchanged after the headers."""
 
     status: int
     headers: Mapping[str, str]
@@ -179,7 +176,7 @@ class PlannedResponse:
         return ("\r\n".join([*lines, *self.lines]) + "\r\n\r\n").encode("latin-1")
 
 
-@functools.lru_cache(maxsize=8)  # A server is asked for few large objects often.
+@functools.lru_cache(maxsize=8)  # Tests read few large objects, often.
 def etag_of(data: bytes) -> str:
     """The quoted ETag of an object: its MD5, as in S3 for a simple PUT."""
     return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
@@ -190,7 +187,7 @@ def plan_response(
 ) -> PlannedResponse:
     """The response to a request for one of `objects`, with head and body changed by `fault`.
 
-    A ``bucket`` of these objects does what else is asked, unless the fault has a status.
+    A ``bucket`` of these objects performs all other requests, unless the fault has a status.
     """
     if bucket is None or fault.status is not None or request.call.verb in ("GetObject", "HeadObject"):
         status, headers, body = _response(request, objects, fault)

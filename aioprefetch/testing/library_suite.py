@@ -4,7 +4,7 @@
     print(outcome_table({"my library": outcomes}))
 
 Each fault meets a process of its own, which does its job four times against a ``FaultServer``: twice without the
-fault, where the job must succeed, and twice with it. Bytes and names are compared with those of the store, and the
+fault, where the job must succeed, and twice with it. Bytes and names are compared with the store's, and the
 store is looked at. What a process holds after the second fault, and neither after the first nor without one, is a
 leak. ``LIBRARY_FAULTS`` are data, and others can be given.
 """
@@ -59,7 +59,7 @@ class StoreAddress:
 class LibraryAdapter(Protocol):
     """A library with the settings that it has by itself. Its calls block, and raise what the library raises.
 
-    One that the library does not have raises ``NotImplementedError``.
+    A verb that the library lacks raises ``NotImplementedError``.
     """
 
     def read(self, key: str, /) -> bytes:
@@ -314,7 +314,7 @@ async def _outcome(make: Callable[..., Any], fault: LibraryFault, hang_seconds: 
 
 
 def _rule(fault: LibraryFault, server: FaultServer, number: int) -> Rule:
-    """The fault of a run, whose requests are those that name its directory."""
+    """The fault of a run, recognised by the directory in its requests."""
     run, seen = re.compile(rf"\brun{number}\b"), 0
 
     def matches(request: ReceivedRequest) -> bool:

@@ -102,10 +102,7 @@ class ReaderModel:
         return self._file.tell()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move the position, which may exceed the end.
-
-        A relative seek below zero is refused (`BytesIO` stops at zero).
-        """
+        """Move the position, which may exceed the end. Below zero is an error, where `BytesIO` would stop at zero."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._file.tell(), io.SEEK_END: len(self.data)}[whence]
         if base + offset < 0:
             raise ValueError(f"position {base + offset} is negative")

@@ -1,7 +1,4 @@
-"""`ReaderSuite`: the checks that every `RangeReader` passes, over a store with its layers.
-
-The hooks are those of `AccessorSuite`, so that one mixin with the hooks can serve both.
-"""
+"""`ReaderSuite`: the checks that every `RangeReader` passes, over a store with the hooks of `AccessorSuite`."""
 
 from aioprefetch.testing.conformance.by_pytest import ByPytest
 from aioprefetch.testing.conformance.suite import skipped_tests

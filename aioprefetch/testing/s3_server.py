@@ -191,8 +191,8 @@ class RecordedRequest:
     """One request to the server.
 
     `target` is the request target as sent; `path` (decoded) and `query` are its parts.
-    `body_bytes` is the size of the response's body as passed to the socket, zero for HEAD. `access_key_id` is that of
-    its signature, in a header or in the URL; empty for an unsigned one.
+    `body_bytes` is the size of the response's body as passed to the socket, zero for HEAD. `access_key_id` comes
+    from its signature, in a header or in the URL; it is empty for an unsigned request.
     """
 
     method: str

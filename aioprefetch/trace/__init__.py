@@ -5,8 +5,7 @@
 Perfetto, and ``t.advice`` says what to change. With the variable ``AIOPREFETCH_TRACE=read.html`` a process records
 itself and writes the page when it ends.
 
-The model of a trace is pure: ``recording`` is fed with events, ``advice`` and ``timeline`` look at it, ``page`` writes
-it; ``trace`` listens.
+``recording`` collects events, ``advice`` and ``timeline`` derive from it, ``page`` draws it; only ``trace`` listens.
 """
 
 from __future__ import annotations

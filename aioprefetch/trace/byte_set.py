@@ -32,7 +32,7 @@ class ByteSet:
 
     @property
     def kept_ranges(self) -> int:
-        """How many ranges it keeps now, those that overlap included."""
+        """How many ranges it keeps now, including overlapping ones."""
         return len(self._ranges)
 
     def coarsen(self, ranges_max: int) -> bool:

@@ -1,9 +1,9 @@
 """``AIOPREFETCH_TRACE=FILE``: a process records all of its operators, and its page is written when it ends.
 
 ``{pid}`` in the name is the number of the process. With ``AIOPREFETCH_TRACE_STACKS=1`` requests know the lines of the
-program that they are for. The processes that it starts, however it starts them, are on its
-page: each writes into the spool of the page what it records, ten times a second while it reads. No signal is handled
-and no process is waited for: a process that is killed has written what it read. Importing this module begins.
+program that they are for. Its child processes are on its page, however they start: each appends what it records to the
+spool of the page, ten times a second while it reads, so that a kill loses little. No signal is handled, and no process
+is waited for. Importing this module starts the recording.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ IDLE_TIMES_MAX = 10
 
 
 class ProcessTrace:
-    """The recording of a process. A forked child goes on with one of its own."""
+    """The recording of a process. A forked child starts its own."""
 
     def __init__(self, name: str) -> None:
-        self._writes_empty = PID not in name  # Otherwise it is one of many programs, and not one that reads.
+        self._writes_empty = PID not in name  # With {pid} many programs run, most of which read nothing.
         self._path = os.path.abspath(name.replace(PID, str(os.getpid())))  # Children may work in another directory.
         is_root = os.environ.get(SPOOL_VARIABLE) != spool_of(self._path)
         if is_root and _is_child_of_multiprocessing():  # Its parent has not imported this, and does not wait for it.
@@ -73,7 +73,7 @@ class ProcessTrace:
 
     def _write(self, *, is_end: bool = False) -> bool:
         """Write what is new. Whether there was anything, or a request is in flight."""
-        # On the thread that reads, or in a finalizer on top of it: another one that writes now has all of it soon.
+        # On the thread that reads, or in a finalizer on top of it: a thread that is writing now will write this, too.
         if not self._lock.acquire(timeout=WRITE_SECONDS):
             return True
         try:
@@ -109,7 +109,7 @@ class ProcessTrace:
     # --- when it is written ------------------------------------------------------------------------------------------
 
     def _wait_for_a_read(self) -> None:
-        """Begin the thread that writes with the next request or read: a process that reads nothing has none."""
+        """Start the writing thread at the next request or read: a process that reads nothing needs no thread."""
         self._waking.append(subscribe_to_all(self._wake, "request.started", "read.served"))
 
     def _wake(self, event: Event) -> None:
@@ -150,7 +150,7 @@ class ProcessTrace:
     def _register_with_multiprocessing(self) -> None:
         """Its children end by ``os._exit``, which runs finalizers and nothing of ``atexit``.
 
-        A child drops those that it has when its work begins, and calls then what is registered for after a fork.
+        A child drops the inherited ones when its work begins, and then calls what is registered for after a fork.
         """
         if util := sys.modules.get("multiprocessing.util"):
             util.register_after_fork(self, ProcessTrace._finalize_at_exit)
@@ -163,7 +163,7 @@ class ProcessTrace:
 
 
 def log_failure(path: str, error: Exception) -> None:
-    """A line: the program has done its work, and goes on."""
+    """Tell the user, once the program's work is done."""
     reason = error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
     logger.error("the trace could not be written to %s: %s", printable(path), excerpt(str(reason)))
 

@@ -92,7 +92,7 @@ def payload(recording: Recording) -> str:
         "single": len(texts["paths"]) == 1,
     }
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True)
-    return text.replace("<", "\\u003c")  # No text of ours ends the element.
+    return text.replace("<", "\\u003c")  # No text can end the element.
 
 
 def _by_process(recording: Recording) -> dict[str, list[TracedRequest]]:
@@ -110,7 +110,7 @@ def _longest_gaps(recording: Recording) -> list[Interval]:
 
 
 def _row(recording: Recording, part: Sequence[TracedRequest], texts: Mapping[str, _Texts]) -> list[Any]:
-    """The order of the values is that of the constants at the top of the script."""
+    """The values of a request, in the order of the constants at the top of the script."""
     first = part[0]
     failed = next((request for request in part if request.outcome == "failed"), None)
     outcomes = {request.outcome for request in part}
@@ -314,7 +314,7 @@ def _tiles(recording: Recording, steps: Sequence[tuple[float, int]]) -> str:
         (
             "First byte",
             seconds_text(first[len(first) // 2]) if first else "–",
-            f"99 %: {seconds_text(first[int(0.99 * (len(first) - 1))])}" if first else "not reported",
+            f"99 %: {seconds_text(first[(99 * len(first) - 1) // 100])}" if first else "not reported",
         ),
         (
             "In flight",

@@ -85,7 +85,7 @@ class Recording:
         self.retries: list[Retry] = []
         self.counts: Counter[str] = Counter()
         self.budget_ends: dict[int, float] = {}  # When operators gave up their memory.
-        # Of paths that hold secrets: their numbers among those that are shown alike, and how many these are.
+        # Paths that hold secrets and look the same when redacted: the number of each, and the count of such paths.
         self._alike: dict[tuple[str, str], int] = {}
         self._shown_alike: Counter[tuple[str, str]] = Counter()
         self.pending = Pending() if pending is None else pending
@@ -116,7 +116,7 @@ class Recording:
         """
         pending = self.pending
         events, reads = _taken(pending.events, at_most), _taken(pending.reads, at_most)
-        requests = _taken(pending.requests, at_most)  # Last: those of the reads have begun before.
+        requests = _taken(pending.requests, at_most)  # Last: a read reports after its requests have begun.
         if self._origin is None:
             if not (requests or reads or events):
                 return
@@ -181,7 +181,7 @@ class Recording:
 
     @property
     def fetched_bytes(self) -> int:
-        """All bytes of objects that came, those that came again included."""
+        """All bytes of objects received; bytes received twice count twice."""
         return sum(item.received_bytes for item in self.objects.values()) + self.others.received_bytes
 
     @property
@@ -325,7 +325,7 @@ class Recording:
     # --- requests ----------------------------------------------------------------------------------------------
 
     def _settle_requests(self, begun: Sequence[ReportedRequest]) -> None:
-        """Count the requests that have begun, and take the bytes of those that have ended."""
+        """Count the requests that have begun, and take the bytes of the ended ones."""
         room = self._requests_max - len(self._kept)
         self._kept += begun[:room]
         self.counts["requests_not_kept"] += max(0, len(begun) - room)
@@ -362,7 +362,7 @@ class Recording:
     # --- reads and events --------------------------------------------------------------------------------------
 
     def _settle_reads(self, served: Sequence[ServedRead]) -> None:
-        """Take the reads, of which there are many, object by object."""
+        """Take the reads, grouped by object, since there are many."""
         by_place: defaultdict[tuple[str, str, str], list[Range]] = defaultdict(list)
         waits: list[ServedRead] = []
         waited_seconds, waited_min = 0.0, WAIT_SECONDS_MIN
@@ -441,7 +441,7 @@ class Recording:
     # --- what is shown -----------------------------------------------------------------------------------------
 
     def _row(self, request: ReportedRequest, taken_bytes: int | None) -> tuple[Any, ...]:
-        """The values of a ``TracedRequest`` but its number. Those of a request in flight are ``taken_bytes``."""
+        """The values of a ``TracedRequest`` except its number. ``taken_bytes`` is set while it is in flight."""
         origin = self._origin or 0.0
         start, end, connection = request.start, request.end, request.connection
         outcome: Outcome = "open"
@@ -493,7 +493,7 @@ class Recording:
             pauses = pending.get((request.process, request.path, request.operation), [])
             if not pauses or request.attempt == 1:
                 continue
-            # Parts of one read are tried again side by side: the pause that was to end now is that of this attempt.
+            # Parts of one read are tried again side by side: the pause that should end now belongs to this attempt.
             begun = request.begun_at_seconds
             after = bisect(pauses, (begun, begun))
             near = min(range(max(0, after - 1), min(after + 1, len(pauses))), key=lambda at: abs(pauses[at][0] - begun))
@@ -505,7 +505,7 @@ class Recording:
         """The name of an object as it may be shown; one text object for all events with it."""
         text = self._texts.get((store, path))
         if text is None:
-            if len(self._texts) >= 2 * self._objects_max:  # They are made again when they are asked for.
+            if len(self._texts) >= 2 * self._objects_max:  # They are made again on demand.
                 self._texts.clear()
             shown = printable(redact(path))
             if shown != path:
@@ -546,7 +546,7 @@ def _taken(waiting: list[T], at_most: int | None) -> list[T]:
 
 
 def _has_object_bytes(request: ReportedRequest) -> bool:
-    """Whether the bytes of a response are those of the object, and not the text of an error."""
+    """Whether a response carries bytes of the object, and not the text of an error."""
     return (request.status or 200) < 300
 
 

@@ -30,13 +30,13 @@ VARIABLE = "AIOPREFETCH_TRACE"
 SPOOL_VARIABLE = "AIOPREFETCH_TRACE_SPOOL"
 # In the name of the file: the number of the root.
 PID = "{pid}"
-# A process whose file has this size goes on with counts alone.
+# Once its file has this size, a process records only counts.
 SPOOL_BYTES_MAX = 256 << 20
 _ROOT = "root-"
 
 
 def spool_of(path: str) -> str:
-    """The spool of a page. That of a pipe or a terminal is among the temporary files."""
+    """The path of a page's spool. For a pipe or a terminal it is in the directory of temporary files."""
     target = os.path.realpath(path)
     if os.path.exists(target) and not os.path.isfile(target):
         return os.path.join(tempfile.gettempdir(), f"aioprefetch-{os.geteuid()}-{zlib.crc32(path.encode()):08x}.spool")
@@ -71,10 +71,7 @@ class Spool:
                 self._open()
 
     def append(self, label: str, facts: dict[str, Any] | None, *, is_end: bool = False) -> None:
-        """Write a line: its time, the name of the process, and what it has recorded.
-
-        A process that is killed leaves whole lines, but for the last one.
-        """
+        """Write a line: its time, the name of the process, and its recording. A kill may leave the last one cut."""
         if not self._is_open():
             self._open()
         assert self._file is not None
@@ -85,7 +82,7 @@ class Spool:
             data = data[os.write(self._file, data) :]
 
     def close(self) -> None:
-        """Be counted among the living no more; in a forked child, that of the parent is."""
+        """Stop counting as a live process; in a forked child, leave the parent's spool alone."""
         if self._file is not None and self._is_open():
             os.close(self._file)
         self._file = None
@@ -113,7 +110,7 @@ class Spool:
                 return recording if text else None
 
     def _is_open(self) -> bool:
-        # A program that becomes a daemon closes all files; another one of its own may have the number now.
+        # A program that becomes a daemon closes all files; the number may belong to another file now.
         return self._file is not None and _identity(self._file) == self._identity
 
     def _open(self) -> None:

@@ -1,7 +1,4 @@
-"""Requests over time: how many are in flight, which of them may share a row, and the trace events of Chrome.
-
-The events are for chrome://tracing, Perfetto and Speedscope.
-"""
+"""Requests over time: how many are in flight, which may share a row, and trace events for Chrome and Perfetto."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ class MemoryUse(NamedTuple):
 
 
 def memory_in_use(requests: Iterable[TracedRequest], budget_ends: Mapping[int, float]) -> list[MemoryUse]:
-    """The memory in use from each moment on at which a request began or a budget ended, as far as requests know it.
+    """The memory in use at each start of a request and each end of a budget, where requests report it.
 
     Each operator has a budget of its own on each loop: the latest uses of all that have not ended are added. Requests
     are in the order in which they began.
@@ -136,7 +133,7 @@ def by_line(recording: Recording) -> list[tuple[str, list[TracedRequest], float]
 
 
 def grouped(requests: Iterable[TracedRequest], key: Callable[[TracedRequest], str]) -> dict[str, list[TracedRequest]]:
-    """Requests by a text of theirs, each in its order."""
+    """Requests grouped by a text, in their order."""
     found: dict[str, list[TracedRequest]] = {}
     for request in requests:
         found.setdefault(key(request), []).append(request)
@@ -144,7 +141,7 @@ def grouped(requests: Iterable[TracedRequest], key: Callable[[TracedRequest], st
 
 
 def microseconds(seconds: float) -> int:
-    """A time in whole microseconds; what was before the recording began is at its begin."""
+    """A time in whole microseconds; 0 for what came before the recording."""
     return max(0, round(1e6 * seconds))
 
 

@@ -21,7 +21,7 @@ TIERS = ("memory", "disk", "cache", "store")
 class TracedRequest:
     """One request to a store: one attempt of an operation.
 
-    ``start`` and ``end`` are the bytes of the response, or those that it asked for: ``start`` is negative for the last
+    ``start`` and ``end`` are the range of the response, or else of the request: ``start`` is negative for the last
     bytes of an object, and ``None`` for requests without bytes. ``received_bytes`` came before it ended, or so far.
     ``memory_bytes`` of ``memory_limit_bytes`` were in use or reserved when it began, in the budget ``budget_id``: each
     operator has one on each loop. ``process`` has sent it, in a recording of several. ``caller`` is the line of the
@@ -89,7 +89,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """A failure that was tried again after ``wait_seconds``. ``attempt`` is the one that failed, from 1."""
+    """A failure that was tried again after ``wait_seconds``. ``attempt`` is its number, from 1."""
 
     path: str
     operation: str
@@ -125,13 +125,13 @@ class TracedObject:
         self._used = None
 
     def coarsen(self, ranges_max: int) -> int:
-        """Keep at most ``ranges_max`` ranges of each kind; the number of kinds of which gaps were closed."""
+        """Keep at most ``ranges_max`` ranges of each kind; returns for how many kinds it had to close gaps."""
         self._used = None
         return sum([one.coarsen(ranges_max) for one in (self.fetched, *self.by_tier.values())])
 
     @property
     def received_bytes(self) -> int:
-        """All bytes that came, those that came again included."""
+        """All bytes received; bytes received twice count twice."""
         return self.counts["received_bytes"]
 
     @property

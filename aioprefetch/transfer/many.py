@@ -110,7 +110,7 @@ async def copy_side(
 def log_passed_over(report: CopyReport, source: Side) -> None:
     """Say what a copy has left out, for a caller who does not look at the report."""
     if report.passed_over:
-        words = "%d names below %s were passed over, such as %r: %s (follow_symlinks=True of the source follows links)"
+        words = "passed over %d below %s, such as %r: %s (follow_symlinks=True of the source follows links)"
         copy_logger.warning(words, report.passed_over_count, redact(source.label), *report.passed_over[0])
 
 
@@ -378,7 +378,7 @@ class Destination:
     """The objects at the destination, asked for in the order of the source.
 
     Where both list in the order of keys, the destination is listed beside the source, page by page. Otherwise it is
-    listed whole before the first answer. One that cannot list is asked for each path; so is, from the first path out
+    listed whole before the first answer. One without listings is asked for each path; so is, from the first path out
     of order on, a destination beside a source that does not keep its promise.
 
     ``on_passed`` gets the entries that were not asked for. Those are all, and only those, while ``is_in_order``: the

@@ -3,7 +3,7 @@
 A source is deleted only after a proof that its copy is there, if it is still what was copied:
 
 1. The ETag of the store's response to the copy in s3; elsewhere a look at the target, with its size, and its ETag and
-   time as far as the copy has named them.
+   time if the copy returned them.
 2. A second look at the source, with the size, the ETag and the time of the first one.
 3. The ETag as a condition of the deletion, where the store takes one.
 """
@@ -53,7 +53,7 @@ async def move(
     try:
         if source.endswith("/"):
             if if_match is not None or version is not None:
-                raise InvalidArgument("if_match and version are those of one object", path=source)
+                raise InvalidArgument("if_match and version belong to one object", path=source)
             return await _move_directory(operator, source, target, overwrite=not if_not_exists)
         return await _move_object(operator, source, target, if_not_exists, if_match, version)
     except Error as error:
@@ -120,7 +120,7 @@ async def prove(accessor: Accessor, source: Entry | Metadata, copied: Metadata, 
 
 
 def _shows(there: Metadata, copied: Metadata) -> bool:
-    """Whether a look at the target shows the facts that the copy returned, as far as both have them."""
+    """Whether a look at the target shows the facts that the copy returned, where both have them."""
     if copied.path == there.path and copied.etag and there.etag:  # A file's is of the object it was received from.
         return copied.etag == there.etag
     if copied.last_modified is None or there.last_modified is None:

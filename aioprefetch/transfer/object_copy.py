@@ -3,7 +3,7 @@
 **The same already?** An object is not copied if it is at its destination by size and by one of these proofs:
 
 1. Different sizes, or a size that is not known: not the same.
-2. In s3 the ETag of an object that was written at once is its MD5, and that of an object in parts follows from those
+2. In s3 the ETag of an object that was written at once is its MD5; in parts, it follows from the MD5s
    of the parts. Where both sides are of s3, equal ETags mean the same, and two different MD5s mean not the same. Zeros,
    and an ETag that objects of two sizes have, prove nothing.
 3. By time, where the caller says so. A local file gets the time of its object: an equal time means the same.
@@ -467,7 +467,7 @@ class ObjectCopier:
             del reading  # The traceback of its error holds this frame.
 
     def _described(self, metadata: Metadata) -> dict[str, Any]:
-        """The description of an object, as far as the target keeps one, and the options of the write."""
+        """The description of an object, without what the target does not keep, and the options of the write."""
         return description_of(metadata, self._target.capability) | self._written
 
 

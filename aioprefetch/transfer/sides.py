@@ -27,7 +27,7 @@ _NAME_BYTES_MAX = 255
 
 
 class Store(Listed, Protocol):
-    """An operator, as far as a copy needs it."""
+    """The part of an operator that a copy needs."""
 
     @property
     def info(self) -> ServiceInfo:
@@ -95,7 +95,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The objects to copy: one, or all that are listed below ``base``, as far as ``glob`` matches the whole path.
+    """The objects to copy: one, or all that are listed below ``base`` and whose whole path matches ``glob``.
 
     ``is_recursive`` tells whether it reaches into the directories of ``base``, ``picks`` which names below it count.
     """
@@ -227,7 +227,7 @@ def place_of(selection: Selection, side: Side) -> Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The two places of a run that reads nothing of what it writes, as far as that is known before.
+    """The two places of a run; refused at the start if it would read what it writes.
 
     ``made`` has the paths below the source at which the run itself makes objects: they are not its sources. Between
     two directories of files a link or a mount below the destination may lead into ``source`` all the same.

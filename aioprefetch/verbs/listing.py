@@ -207,7 +207,7 @@ class Lister(AsyncClosing):
 
 
 class Listed(Protocol):
-    """An operator, as far as a listing needs it."""
+    """The part of an operator that a listing needs."""
 
     def accessor(self) -> Accessor:
         """The live stack on the running loop."""

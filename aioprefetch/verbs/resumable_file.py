@@ -6,8 +6,8 @@ bytes were handed to the system, so a killed process loses none that it had note
 was not on the device: the bytes are forced there every ``SYNC_BYTES``, and after a restart of the machine only the
 ranges noted before the last of these times count.
 
-While a process writes it holds a lock; another one that wants the same target uses a temporary file that cannot be gone
-on with.
+While a process writes it holds a lock; another process with the same target uses a temporary file that cannot be
+resumed.
 
 The two are removed when the file is in place, when the object has changed, or by the listing of their directory a week
 after the last byte.

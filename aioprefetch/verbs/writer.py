@@ -571,7 +571,7 @@ def _is_not_copied(error: Error) -> bool:
 
 
 def description_of(metadata: Metadata, capability: Capability) -> dict[str, Any]:
-    """The description of an object as options of a write, as far as the target keeps one."""
+    """The description of an object as options of a write, without what the target does not keep."""
     kept, described = ("user_metadata",) * capability.write_user_metadata, described_by(metadata)
     kept += HEADERS * capability.write_content_type
     return {name: described[name] for name in kept}

@@ -150,7 +150,7 @@ class Surroundings:
 
     The first range is fetched alone: it may be the only one. From the second on some of what is around a range comes
     with it. All that was fetched stays below twice of what was read, apart from ``AROUND_BYTES_MIN`` a request, and
-    more than ``AROUND_BYTES_UNPROVEN`` come with one range only as far as bytes that came so were read.
+    more than ``AROUND_BYTES_UNPROVEN`` come with one range only if earlier extra bytes were read.
     """
 
     def __init__(self, bytes_max: int) -> None:

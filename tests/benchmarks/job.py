@@ -223,10 +223,7 @@ TOLERATED = 0.05
 
 
 def beside_before(job: Job, root: Path) -> Job:
-    """The job with our contestants alone, each beside that of the tree at ``root``, which must know the job.
-
-    All columns with ratios are compared.
-    """
+    """The job with only our contestants, each beside the same in the tree at ``root``; all ratios are compared."""
     ours = [name for name in job.contestants if is_ours(name)]
     bars = []
     for name in ours:

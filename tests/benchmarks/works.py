@@ -102,10 +102,7 @@ async def read_through(
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Ranges of ``range_bytes``, ``in_flight`` at once, ``requests`` in a sample, ``stride_bytes`` apart at least.
-
-    Without a stride they touch.
-    """
+    """Ranges of ``range_bytes``, ``in_flight`` at once, ``requests`` a sample, adjacent or ``stride_bytes`` apart."""
 
     range_bytes: int
     in_flight: int

@@ -37,7 +37,7 @@ def test_a_door_has_at_most_eight_pages() -> None:
     navigation = yaml.load(CONFIGURATION.partition("\nnav:\n")[2], yaml.BaseLoader)
     doors = {title: pages for entry in navigation[1:5] for title, pages in entry.items()}
     home = (ROOT / "docs" / "index.md").read_text("utf-8")
-    cards = home.partition("## Four doors\n")[2].partition("</div>")[0].split("\n* ")[1:]
+    cards = home.partition("## Where to start\n")[2].partition("</div>")[0].split("\n* ")[1:]
     for (title, pages), card in zip(doors.items(), cards, strict=True):
         behind = [page if isinstance(page, str) else next(iter(page.values())) for page in pages]
         assert card.startswith(f"**{title}**")

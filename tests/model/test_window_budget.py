@@ -76,10 +76,7 @@ WAYS: list[tuple[ReadAt, bool, int]] = [
     few_rows(combinations([64 * KIB, MIB, 8 * MIB], [16 * MIB, 100 * MIB + 17, GIB], range(len(WAYS))), 3),
 )
 async def test_random_reads_cost_little_more_under_adaptive(size: int, block: int, way: int) -> None:
-    """From the fourth on that is far from all others and finds nothing; also after a run that has ended.
-
-    In objects of any size, in small blocks too.
-    """
+    """From the fourth miss far from all others on, also after a run; in objects and blocks of any size."""
     read, aligned, before = WAYS[way]
     service = Arithmetic(size, content=blank)
     async with Operator(service, block_bytes=block) as operator, operator.reader("k") as reader:

@@ -162,10 +162,7 @@ def frames_of(thread_id: int) -> list[FrameType]:
 
 
 def stack_of(frames: Sequence[FrameType]) -> Frames:
-    """The file, line and function of the innermost frames, outermost first.
-
-    It reads no source, which would take memory.
-    """
+    """The file, line and function of the innermost frames, outermost first; without source, which takes memory."""
     innermost = frames[:STACK_FRAMES_MAX]
     return tuple((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) for frame in reversed(innermost))
 

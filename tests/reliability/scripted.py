@@ -148,10 +148,7 @@ async def serving(
     operator_options: dict[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[Scripted]:
-    """Serve `content(size)` as `k` by script, to an Operator with one slot; afterwards check what is left.
-
-    `options` are the service's.
-    """
+    """Serve `content(size)` as `k` by script, to an Operator with one slot and `options`; then check what is left."""
     given = {"concurrency": 1, **(operator_options or {})}
     if kind == "s3":
         options = {"connections_max": given["concurrency"], **options}

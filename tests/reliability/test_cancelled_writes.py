@@ -90,9 +90,7 @@ async def leaving_no_task(call: Coroutine[object, object, None]) -> None:
 
 
 def swept(run: Callable[[Turns, int | None], Coroutine[object, object, None]], key: str) -> None:
-    """Run a call without a cancellation, then cancelled at each of its turns, in an order of the seed, while there is
-    time.
-    """
+    """Run a call without a cancellation, then cancelled at each of its turns, in a seeded order, until time is up."""
     turns = Turns()
     before, end = open_sockets(), time.monotonic() + SECONDS / CASES
     turns.run(leaving_no_task(run(turns, None)))

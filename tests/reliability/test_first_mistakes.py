@@ -385,7 +385,7 @@ async def test_a_pattern_matches_nothing(places: dict[str, Operator], store: str
     with pytest.raises(errors.NotFound) as caught:
         await operator.read("dir/*")
     assert caught.value.context["hint"] == (
-        "a path is taken as it stands: list(prefix, glob=...) finds those that match a pattern"
+        "a path is taken as it stands: list(prefix, glob=...) finds what matches a pattern"
     )
     with pytest.raises(errors.InvalidArgument, match="a pattern is given as glob="):
         await operator.list("dir/*.csv").collect()

@@ -56,10 +56,7 @@ def blank(start: int, end: int) -> memoryview:
 
 @dataclass(eq=False)
 class Arithmetic:
-    """The service: any key is an object of ``size`` bytes, and a log of what was asked.
-
-    ``refuse`` may answer a range with an error instead.
-    """
+    """The service: any key is an object of ``size`` bytes; requests are logged, and ``refuse`` may answer one."""
 
     size: int
     content: Callable[[int, int], bytes | memoryview] = pattern

@@ -218,7 +218,7 @@ class ListDecoder:
         self._pages.append(page)
 
     def promote(self, rows: int) -> None:
-        """Promote the ends of the next lists, and their items as far as they are scheduled."""
+        """Promote the ends of the next lists, and the scheduled ones of their items."""
         for page, skip, count in self._spans(rows):
             page.promote(skip, count)
 

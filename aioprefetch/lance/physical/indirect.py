@@ -65,7 +65,7 @@ class DictionaryScheduler(Direct):
     """
 
     indices: Value
-    items: PartScheduler[PhysicalPageDecoder | EncodedPage]  # all of which are wanted
+    items: PartScheduler[PhysicalPageDecoder | EncodedPage]  # every item is wanted
     assemble: Assemble
     is_text: bool
     offset_width: int = 4
@@ -87,7 +87,7 @@ class DictionaryScheduler(Direct):
 
 
 def _numbers(indices: RowValues, skip: int, rows: int) -> npt.NDArray[np.unsignedinteger]:
-    """Indices as unsigned numbers: a negative index becomes one that exceeds every dictionary."""
+    """Indices as unsigned numbers: a negative index becomes larger than any dictionary."""
     return indices.slice(skip, rows).view(f"<u{indices.width}")
 
 
@@ -201,7 +201,7 @@ class BlobDescriptors(Direct):
 
 @dataclass(frozen=True, slots=True)
 class BlobGroup(Direct):
-    """Scheduler of a group of values, all of which are wanted."""
+    """Scheduler of a group of values that are all wanted."""
 
     positions: Numbers
     sizes: Numbers

@@ -3,7 +3,7 @@
 Both follow ``PhysicalPageScheduler`` and ``PhysicalPageDecoder`` of the format's documentation. They are stateless: the
 batches that share a page may be decoded on several threads at once.
 
-The rows of a page are a list of **row buffers**, which are those of Arrow: for most types validity and values, for
+The rows of a page are a list of **row buffers**, the same as Arrow's: for most types validity and values, for
 strings validity, offsets and bytes, for lists of fixed size validity and the buffers of their items, for packed structs
 validity and the buffers of their fields. Each knows its part of some rows, as a slice without a copy where that is
 possible, and writes it behind the rows of other pages. All versions of the format have the same ones.
@@ -199,7 +199,7 @@ class RowBuffer(ABC):
 
     @abstractmethod
     def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
-        """Write the rows behind those that are in the output buffer."""
+        """Append the rows to the output buffer."""
 
     @abstractmethod
     def slice(self, skip: int, rows: int) -> Slice | None:
@@ -326,7 +326,7 @@ class RowField(RowBuffer):
 
 
 class RowOffsets(RowBuffer):
-    """Offsets of strings, numbers of ``width`` bytes in Arrow's memory, which continue those of the page before."""
+    """Offsets of strings, numbers of ``width`` bytes in Arrow's memory, which continue from the page before."""
 
     __slots__ = ("_offsets", "width")
 
@@ -361,7 +361,7 @@ class RowOffsets(RowBuffer):
 
 
 class RowText(RowBuffer):
-    """The bytes of strings: row i has ``data[offsets[i]:offsets[i + 1]]``. ``width`` is that of offsets in Arrow."""
+    """The bytes of strings: row i has ``data[offsets[i]:offsets[i + 1]]``. ``width`` is 4 or 8 bytes, as in Arrow."""
 
     __slots__ = ("_data", "_offsets", "_width")
 
@@ -410,7 +410,7 @@ class RowItems(RowBuffer):
 
 
 def new_offsets(rows: int, width: int) -> npt.NDArray[Any]:
-    """Memory for ``rows + 1`` offsets, the first of which is 0."""
+    """Memory for ``rows + 1`` offsets, starting with 0."""
     memory = allocate((rows + 1) * width)
     offsets: npt.NDArray[Any] = memory.view(np.int32) if width == 4 else memory.view(np.int64)
     offsets[0] = 0

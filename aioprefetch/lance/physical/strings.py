@@ -77,7 +77,7 @@ class StoredEnds(Direct):
         return ends, RowRanges.one(start, ends.bounds(0, ranges.rows)[1])
 
     def _many(self, ranges: RowRanges, values: Numbers) -> tuple[Ends, RowRanges]:
-        has_before = ranges.starts > 0  # True for all ranges except one that starts at row 0.
+        has_before = ranges.starts > 0  # False only for a range that starts at row 0.
         sizes = ranges.lengths + has_before
         firsts = np.cumsum(sizes) - sizes
         is_null = values >= np.uint64(self.adjustment)
@@ -184,7 +184,7 @@ _FSST_GROWTH = 3
 class BinaryScheduler:
     """Scheduler of strings with their ``ends`` and their bytes in ``content``.
 
-    ``offset_width`` is that of the Arrow type, 4 or 8 bytes. ``symbol_table`` is set if the bytes are FSST codes.
+    ``offset_width`` of the Arrow type is 4 or 8 bytes. ``symbol_table`` is set if the bytes are FSST codes.
     """
 
     ends: StoredEnds
@@ -232,7 +232,7 @@ class BinaryScheduler:
 
 @dataclass(frozen=True, slots=True)
 class BinaryRows:
-    """Loaded strings, of which each batch decodes its own rows: texts, or FSST codes if there is a symbol table.
+    """Loaded strings; each batch decodes its own rows of them: texts, or FSST codes if there is a symbol table.
 
     ``content`` starts at position ``content_start`` of the ends.
     """
@@ -248,7 +248,7 @@ class BinaryRows:
         return self.ends.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """Exact for plain text without nulls. That of FSST is known only after decoding."""
+        """Exact for plain text without nulls. With FSST the size is known only after decoding."""
         start, end = self.ends.bounds(skip, rows)
         return (1 if self.symbol_table is None else _FSST_GROWTH) * (end - start) + rows * self.offset_width
 

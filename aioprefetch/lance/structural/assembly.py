@@ -177,7 +177,7 @@ def _lists(kind: pa.DataType, values: Values) -> list[RowBuffer]:
 
 
 def _has_values(kind: pa.DataType) -> bool:
-    """Whether rows of the type hold values: not those of the null type, nor of a struct without fields."""
+    """Whether rows of the type hold values: the null type and structs without fields do not."""
     return not pa.types.is_null(kind) and not (pa.types.is_struct(kind) and not kind.num_fields)
 
 

@@ -107,7 +107,7 @@ class Fill:
         self._readers = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._receiving: Work | None = None
-        # The receiving, and the writing to the cache, as far as they have not ended.
+        # How many of receiving and writing to the cache have not ended.
         self._works = 0
         self._on_end: Callable[[Fill], None] | None = None
 
@@ -329,5 +329,5 @@ class Fill:
         return memoryview(self.buffer)[position : min(self.received, position + WRITE_BYTES)]
 
     def _is_wanted(self, entry: CacheEntry) -> bool:
-        """Whether what has arrived is still the object, as far as is known."""
+        """Whether the arrived bytes still belong to the object, to our knowledge."""
         return self.entry is entry and not self.is_invalidated

@@ -82,7 +82,7 @@ class Ahead(Generic[T]):
 
 
 async def in_order(starts: Iterable[Callable[[], Coroutine[Any, Any, T]]], width: int) -> AsyncGenerator[T, None]:
-    """The results of works in their order, ``width`` of which run at once."""
+    """The results of jobs in their order; ``width`` jobs run at once."""
     ahead = Ahead((Job(start, 0) for start in starts), jobs_max=max(width, 1), bytes_max=0)
     try:
         while (found := await ahead.next()) is not None:

@@ -68,7 +68,7 @@ class Source:
 
     @property
     def one_file(self) -> str | None:
-        """The path, if it is one and names an object as far as its text tells."""
+        """The path, if it is the only one and its text looks like an object."""
         if self.is_list or (first := self.names[0]).is_glob or first.is_directory:
             return None
         return first.path

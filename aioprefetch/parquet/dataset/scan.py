@@ -1,7 +1,7 @@
 """Scans of many Parquet files as one table.
 
 First the files are listed, and those whose partitions match nothing are left out. Then the footers of the others are
-read, side by side, for the one schema that all batches have; as far as a part of the budget goes, small files come
+read, side by side, for the one schema that all batches have; within a part of the budget, small files come
 whole with their footer, so that they are one request each. Then file after file is planned and read: what is still to
 be fetched of the next ones is, while one is decoded, in one budget with its pages.
 """
@@ -76,7 +76,7 @@ _OTHERS_MAX = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetRequest:
-    """The arguments of a scan of many files, checked as far as possible without them."""
+    """The arguments of a scan of many files, checked as well as is possible without them."""
 
     source: Source
     arguments: ScanArguments
@@ -165,7 +165,7 @@ async def listed_footer(
 ) -> Footer:
     """The footer of the version of a file that was listed, or of that with ``etag``; see ``footer``.
 
-    ``ObjectChanged`` if the file was overwritten since, as far as strong ETags tell; ``NotFound`` if it is gone.
+    ``ObjectChanged`` if the file was overwritten since, where strong ETags show it; ``NotFound`` if it is gone.
     """
     expected = etag or file.etag
     if expected and is_weak(expected):
@@ -243,7 +243,7 @@ class _DatasetScan:
             self._hold(0, footer if whole[0] else without_data(footer, operator))
 
     def _partitions_of(self, files: Sequence[DatasetFile]) -> Partitions:
-        """The columns of paths: those of partitions, and the paths themselves; and the column of the rows' numbers."""
+        """The columns of partitions, of paths and of row numbers."""
         request, typed = self._request, dict[str, pa.Field]()
         values: list[dict[str, Any]] = [self._partition_values(file) for file in files]
         for field in (*(request.schema or ()), *(request.partition_schema or ())):
@@ -307,7 +307,7 @@ class _DatasetScan:
             return [each.plan async for each in planned]
 
     async def _targeted(self) -> tuple[list[int], Target]:
-        """The numbers of the files that have wanted rows, as far as their paths and footers tell, and the columns."""
+        """The numbers of the files that may have wanted rows, by their paths and footers, and the columns."""
         added, columns, unseen = self._request.added, self._arguments.columns, 0
         if columns is not None:
             columns = [*columns, *(name for name in added if name not in columns)]

@@ -25,14 +25,14 @@ from aioprefetch.transport.responses import ResponseHead
 from aioprefetch.values import Request
 
 STATUSES: dict[int, tuple[type[Error], str]] = {
-    304: (ConditionNotMatch, "the object has not changed: it is still that of if_none_match, or of if_modified_since"),
+    304: (ConditionNotMatch, "the object has not changed: if_none_match or if_modified_since still holds for it"),
     401: (PermissionDenied, "the server wants other credentials; check auth and headers"),
     403: (PermissionDenied, "the server refuses; check auth, headers and whether the URL has expired"),
     404: (NotFound, "there is no such object"),
     407: (PermissionDenied, "the proxy wants credentials; give user and password in its URL"),
     408: (TimedOut, "the server gave up waiting for the request"),
     410: (NotFound, "the object is gone permanently"),
-    412: (ConditionNotMatch, "the object has changed: it is not that of if_match, or of if_unmodified_since"),
+    412: (ConditionNotMatch, "the object has changed: if_match or if_unmodified_since does not hold for it any more"),
     425: (Throttled, "the server asks to send the request again later"),
     429: (Throttled, "the server asks for fewer requests"),
     503: (Throttled, "the server is overloaded or down for a while"),

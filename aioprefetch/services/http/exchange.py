@@ -62,7 +62,7 @@ class ServerTraits:
 class Response:
     """A response that was received. ``redirected_to`` is the origin that sent it, if that is not the base's.
 
-    ``error_text`` is the text of an error response, as far as it may be shown.
+    ``error_text`` is the part of an error response that may be shown.
     """
 
     head: ResponseHead

@@ -248,7 +248,7 @@ def principal_of(store: Any) -> str | None:
 
 
 def known_secrets(store: Any) -> Iterator[str]:
-    """The values that no message may hold, as far as the store reports its configuration; the longest first."""
+    """The secret values in the configuration that the store reports, the longest first."""
     yield from sorted(set(_secret_values(store)), key=len, reverse=True)
 
 

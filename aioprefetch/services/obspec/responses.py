@@ -138,7 +138,7 @@ def entry_of(meta: Any, request: Request) -> Entry:
 
 
 def write_attributes(request: WriteRequest, capability: Capability) -> dict[str, str]:
-    """The attributes of a new object, under obspec's names, as far as the store keeps them."""
+    """The attributes of a new object, under obspec's names, without those the store drops."""
     if not capability.write_content_type:
         return {}
     metadata = dict(request.user_metadata) if capability.write_user_metadata else {}

@@ -88,7 +88,7 @@ _NO_PRESIGNING = Row(
 )
 _LACKING = Row(errors.Unsupported, "the store does not support this", quotes=True)
 _LACKING_UNTOLD = Row(
-    errors.Unsupported, "the store does not support this, or endpoint_url is that of a server without S3", quotes=True
+    errors.Unsupported, "the store does not support this, or endpoint_url leads to a server without S3", quotes=True
 )
 # The same of an account, whose buckets are asked for: no bucket is named.
 _OF_ACCOUNT = {
@@ -109,7 +109,7 @@ _SPEAKS_TLS = Row(
     errors.ConfigInvalid, "the server speaks TLS, and was asked without: endpoint_url begins with https://"
 )
 _FOREIGN_TEXT = (
-    "the server responded {http_status} as no store of S3 does ({foreign!r}): check endpoint_url, which may be that of "
+    "the server responded {http_status} as no store of S3 does ({foreign!r}): check endpoint_url, which may lead to "
     "a console, a website or a proxy"
 )
 _NO_S3 = Row(errors.ConfigInvalid, _FOREIGN_TEXT)

@@ -377,7 +377,7 @@ class KeySource:
         """
         if principal != self._principal:
             raise PermissionDenied(
-                f"the credentials are those of {principal!r} by now, and this operator stands for {self._principal!r}: "
+                f"the credentials now belong to {principal!r}, but this operator was made for {self._principal!r}: "
                 "make a new Operator for them"
             )
 
@@ -397,7 +397,7 @@ _redacting = RedactingFilter()
 
 
 def redact_logs(scrubber: Scrubber) -> None:
-    """Keep secrets out of the loggers of the libraries that find keys, as far as their modules are imported by now.
+    """Keep secrets out of the loggers of the libraries that find keys, if their modules are imported by now.
 
     A filter looks at the lines of its own logger, not of the loggers below, so each of these gets it.
     """

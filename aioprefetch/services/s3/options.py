@@ -164,7 +164,7 @@ def are_credentials(given: object) -> bool:
 
 
 def sse_secret(key: object, name: str = "sse_customer_key") -> Secret:
-    """A customer's key as a secret in base64, checked as far as it is known here."""
+    """A customer's key as a secret in base64; a key that is known here is checked."""
     if isinstance(key, bytes):
         if len(key) != SSE_KEY_BYTES:
             raise invalid(f"sse_customer_key must have {SSE_KEY_BYTES} bytes, not {len(key)}")
@@ -418,7 +418,7 @@ class S3Options(ConnectionOptions):
         return self.connections_max or concurrency + _CONNECTIONS_EXTRA
 
     def known_secrets(self) -> Iterator[str]:
-        """The values that no message may hold, as far as this process knows them."""
+        """The secret values known to this process."""
         own = (self.access_key_id, self.secret_access_key, self.session_token, self.sse_customer_key)
         for secret in (*own, *(self.proxies or {}).values()):
             if isinstance(secret, Secret) and (value := secret.reveal()):

@@ -329,7 +329,7 @@ def version_of(text: str | None) -> str | None:
 def no_success(why: str, request: Request) -> ProtocolError:
     """The error for a success of another server."""
     return ProtocolError(
-        f"the response {why}: it is not that of S3; check endpoint_url", operation=request.operation, path=request.path
+        f"the response {why}: it is not from S3; check endpoint_url", operation=request.operation, path=request.path
     )
 
 

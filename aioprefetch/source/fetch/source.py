@@ -92,12 +92,12 @@ def _check_followed(other: SourceIdentity, url: str, options: ListOptions) -> No
     if canonical_root(other.url) != canonical_root(url):
         raise StateConflict(
             f"the source over {url} cannot follow one over {other.url}: give both the same directory, and a glob to"
-            " the one that is to have only some of its files",
+            " the source that should have only some of the files",
             operation="attach",
         )
     if options.hidden_files and other.options.get(HIDDEN) != _text(True):
         raise StateConflict(
-            f"the source over {url} would never find hidden files: the one that it follows leaves out keys with a part"
+            f"the source over {url} would never find hidden files: the source it follows leaves out keys with a part"
             " that begins with _ or '.'. Follow one with hidden_files, or do without them",
             operation="attach",
         )
@@ -105,12 +105,12 @@ def _check_followed(other: SourceIdentity, url: str, options: ListOptions) -> No
         return
     if options.glob is None:
         raise StateConflict(
-            f"the source over {url} would never find what the one that it follows leaves out: that one lists"
+            f"the source over {url} would never find what the source it follows leaves out: that one lists"
             f" {other.glob!r} only. Give it the same glob, or a narrower one",
             operation="attach",
         )
     logger.warning(
-        "the source over %s takes %r of what the one that it follows finds, which is %r: it sees files that both match",
+        "the source over %s takes %r of what the source it follows finds, which is %r: it sees files that both match",
         url,
         options.glob,
         other.glob,
@@ -345,7 +345,7 @@ class FileSource:
         that bounds nothing requests everything, up to ``plan_files_max``. Listing is bounded by time and pages.
 
         A transient failure of a store returns ``start``, with a warning, and the next call waits for a pause that grows
-        each time. In a run that ends, and if everything was requested, ``start`` would mean that there is no more, so
+        each time. In a run that ends, and if everything was requested, ``start`` would mean the end, so
         this call tries again. Failures are raised once they have lasted for ``ListOptions.retry_seconds``.
 
         Raises ``StateConflict`` if ``start`` belongs to another state, or another writer has taken over;

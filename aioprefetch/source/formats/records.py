@@ -269,7 +269,7 @@ def codec_name(encoding: str) -> str:
         codec = codecs.lookup(encoding)
     except LookupError:
         raise ConfigInvalid(
-            f"encoding={encoding!r} is unknown: give one that Python has, such as utf-8, latin-1, cp1252 or utf-16",
+            f"encoding={encoding!r} is unknown: give one of Python's, such as utf-8, latin-1, cp1252 or utf-16",
             operation="read_items",
         ) from None
     if not getattr(codec, "_is_text_encoding", True) or codec.name in _NO_FILES:
@@ -315,7 +315,7 @@ def undecodable(error: UnicodeDecodeError, encoding: str, *, path: str, offset: 
     """The error for bytes that are invalid in the encoding."""
     byte = error.object[error.start]
     return corrupt(
-        f"the byte {byte:#04x} is not {encoding}: set the option encoding to that of the file (latin-1, cp1252, …)",
+        f"the byte {byte:#04x} is not {encoding}: set the option encoding as the file needs (latin-1, cp1252, …)",
         path=path,
         offset=offset,
         encoding=encoding,
@@ -384,7 +384,7 @@ class Transcoder:
         self._waiting_bytes += len(piece)
         if held + self._waiting_bytes > RECORD_BYTES_MAX:
             raise corrupt(
-                f"{RECORD_BYTES_MAX} bytes decode to no text: set the option encoding to that of the file",
+                f"{RECORD_BYTES_MAX} bytes decode to no text: set the option encoding as the file needs",
                 path=self._path,
                 offset=self._position - held,
                 encoding=self.encoding,

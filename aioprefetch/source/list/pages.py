@@ -347,7 +347,7 @@ class KeyPages:
     async def after(self, key: str, *, pages: int | None = None, end: str | None = None) -> KeyPage:
         """The page above ``key``, or the rest of the kept page.
 
-        Further pages are read in the background as far as they will be used: at most ``pages``, and none if this page
+        Further pages are read in the background if they will be used: at most ``pages``, and none if this page
         reaches the key ``end``.
 
         An error changes nothing; the next call starts a new listing after the same key, without the page token.

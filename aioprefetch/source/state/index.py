@@ -273,7 +273,7 @@ class RunFiles:
         if data is None:
             raise RunMissing(run)
         if len(data) != run.bytes or checksum(data) != run.crc32:
-            raise damaged("the run is not the one that the snapshot names", self._store.path(run.name))
+            raise damaged("the run differs from what the snapshot says", self._store.path(run.name))
         return await self._open(run, data)
 
     async def _open(self, run: RunInfo, data: bytes) -> RunReader:

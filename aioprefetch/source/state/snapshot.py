@@ -175,7 +175,7 @@ class RunReader:
             metadata = self._parquet.metadata
             self._firsts = each(text, parsed(metadata.metadata[_FIRST_KEYS]))
             if metadata.num_rows != info.rows or metadata.num_row_groups != len(self._firsts):
-                raise ValueError("the rows are not those of the snapshot")
+                raise ValueError("the rows do not belong to the snapshot")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise damaged(f"the run cannot be read: {error}", path) from error
 

@@ -191,7 +191,7 @@ async def _check_new(store: StateStore, seqs: list[int]) -> None:
 def _check_snapshot(snapshot: Snapshot, last: LoggedRecord, store: StateStore) -> None:
     if last.crc32 != snapshot.record_crc32:
         raise damaged(
-            f"record {last.record.seq} is not the one that {SNAPSHOT} was made after",
+            f"record {last.record.seq} does not precede {SNAPSHOT}",
             store.path(log_name(last.record.seq)),
         )
 
@@ -293,7 +293,7 @@ class SourceState:
         is only read: by a query that follows another one, or that plans no batches.
 
         Raises ``ConfigInvalid`` for a writer in a store that ignores conditions of writes (five requests find out, and
-        leave nothing behind); ``StateConflict`` when ``identity``, the settings of the source, differs from that of the
+        leave nothing behind); ``StateConflict`` when ``identity``, the settings of the source, differs from the
         source that made the state (readers may pass ``None``); ``UntrustedMetadata`` for a damaged state,
         ``Unsupported`` for a newer format, ``NotFound`` for a reader without a state, ``PermissionDenied``, ... After a
         cancellation the state may be claimed.

@@ -134,10 +134,7 @@ class ConditionChecks(ConformanceSuite):
     @checks("opendal:S8")
     @needs("stat", "read")
     async def test_condition_of_a_stat(self, operator: Operator) -> None:
-        """Each condition, true and false, by the metadata that a plain stat shows.
-
-        Where a store tells no time, a condition on it is refused.
-        """
+        """Each condition, true and false, by the metadata of a stat; refused where a store has no such metadata."""
         await self.put_directly("k", content(100))
         metadata = await operator.stat("k")
         etag, modified = metadata.etag, metadata.last_modified
@@ -254,6 +251,6 @@ class VersionChecks(ConformanceSuite):
     @checks("opendal:D6")
     @needs("delete")
     async def test_delete_of_a_version_is_of_one_path(self, operator: Operator) -> None:
-        """A version is that of one object."""
+        """A version belongs to one object."""
         with raises(InvalidArgument):
             await operator.delete(["a", "b"], version="1")

@@ -68,7 +68,7 @@ class PathChecks(ConformanceSuite):
 
     @checks("opendal:P2")
     async def test_path_names_one_object(self, operator: Operator) -> None:
-        """Its identity is that of no other path, and says in which directory it lies."""
+        """No other path has its identity, which also shows its directory."""
         await self.put_directly("d/k", content(9))
         accessor = operator.accessor()
         identity, other = await accessor.identity("d/k"), await accessor.identity("d/j")

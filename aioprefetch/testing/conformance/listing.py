@@ -15,7 +15,7 @@ class StatChecks(ConformanceSuite):
     @checks("opendal:S1")
     @needs("stat")
     async def test_stat_of_a_file_tells_its_exact_size(self, operator: Operator) -> None:
-        """A file has kind, path and size; ETag and time, as far as the store tells them, are the same each time."""
+        """A file has kind, path and size; ETag and time, where the store sends them, are the same each time."""
         await self.put_directly("a/file", content(1234))
         metadata = await operator.stat("a/file")
         assert (metadata.path, metadata.kind, metadata.size) == ("a/file", "file", 1234)

@@ -12,7 +12,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.conformance.suite import TRAITS, reason_to_skip
 from aioprefetch.testing.conformance.whole import AccessorChecks, ReaderChecks
 
-# A check that waits for longer has failed: some servers hold a response back for ever.
+# A check that takes longer has failed: some servers never send a response.
 CHECK_SECONDS_MAX = 120
 
 

@@ -56,7 +56,7 @@ class PresignChecks(ConformanceSuite):
     @checks("opendal:G5")
     @needs("presign", "presigns_headers")
     async def test_presigned_headers_of_the_response(self, operator: Operator) -> None:
-        """A URL may name them, in place of those of the object."""
+        """A URL may set them, in place of the object's own."""
         await self.put_directly("k", b"x")
         wanted = {"content_type": "text/x-test", "content_disposition": "attachment", "cache_control": "no-store"}
         response, data = await _fetched(await operator.presign("k", **wanted), "GET")  # type: ignore[arg-type]
@@ -105,7 +105,7 @@ class PeerChecks(ConformanceSuite):
     @checks("opendal:D7")
     @needs("list_versions", "delete_version", "keeps_versions")
     async def test_delete_batch_with_versions(self, operator: Operator) -> None:
-        """Some versions of two objects, one that is gone, and one object as it is, which gets a delete marker."""
+        """Some versions of two objects, a missing object, and one without a version, which gets a delete marker."""
         for path in ("a", "b", "c"):
             for number in range(3):
                 await self.put_directly(path, content(10, version=number))

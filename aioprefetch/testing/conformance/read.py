@@ -124,7 +124,7 @@ class ReadChecks(ConformanceSuite):
 
     @checks("opendal:R11", "reliability:I02")
     async def test_read_huge_offsets(self, operator: Operator) -> None:
-        """An offset that no object reaches is `RangeNotSatisfied`, one that no integer type holds is a `ValueError`."""
+        """An offset beyond any object is `RangeNotSatisfied`; beyond any integer type it is a `ValueError`."""
         await self.put_directly("k", content(SIZE))
         with raises(RangeNotSatisfied):
             await operator.read("k", offset=1 << 60, size=10)

@@ -162,7 +162,7 @@ class LifecycleChecks(ConformanceSuite):
 
     @checks("opendal:R32")
     async def test_overwritten_object_is_never_mixed(self, operator: Operator) -> None:
-        """A reader returns bytes of the old version alone, a new reader those of the new version alone."""
+        """A reader returns only bytes of the old version, a new reader only bytes of the new version."""
         async with self.reading(operator, content(SIZE), block_bytes=BLOCK) as reader:
             await reader.read_at(0, 10)
             await self.put_directly("k", content(SIZE + 5, version=1))

@@ -1,6 +1,6 @@
 """Conformance of a reader's reads: of the cursor, at positions, and of many ranges.
 
-The cursor is that of POSIX: seek, tell, read and readinto. `read_at`, `view_at` and `read_exactly_at` leave it where it
+The cursor is as in POSIX: seek, tell, read and readinto. `read_at`, `view_at` and `read_exactly_at` leave it where it
 is, and so do `read_ranges` and `iter_ranges`.
 """
 

@@ -1,7 +1,7 @@
 """The base of the conformance classes: the hooks of a store, the rule by which tests are skipped, and what tests share.
 
 A test is marked with the lines of the conformance lists that it stands for: `opendal:R9` is from the list of OpenDAL's
-behaviour tests, `object_store:O1` from those of Rust's object_store, `s3a:P09` from that of Hadoop's contract tests for
+behaviour tests, `object_store:O1` from the tests of Rust's object_store, `s3a:P09` from Hadoop's contract tests for
 S3A streams, `reliability:D06` a fault that block files must survive, `reliability:S35` a fault at the wire,
 `reliability:W07` one of a change, `source:L5` a line of the design of the file source.
 docs/reference/conformance.md explains the lists.
@@ -60,7 +60,7 @@ SPECIAL_KEYS = (
     "decomposed/e\u0301",
     "back\\slash",
     "colon:semicolon;equals=",
-    "/".join(["k" * 200] * 5)[:900],  # S3 takes 1,024, of which a root needs some
+    "/".join(["k" * 200] * 5)[:900],  # S3 takes 1,024 bytes, including the root
 )
 
 DOUBLE_SLASH_KEYS = ("a//b", "/leading", "a///b")
@@ -102,10 +102,7 @@ class RecordingLayer(Layer):
 
 
 class GateLayer(Layer):
-    """Holds reads back while it is closed. `arrived` counts the reads, `cancelled` the cancelled ones.
-
-    `holds` selects the reads to hold, by default all.
-    """
+    """Holds the reads that `holds` selects, by default all, while closed; counts `arrived` and `cancelled` ones."""
 
     def __init__(self, holds: Callable[[ReadRequest], bool] = lambda request: True) -> None:
         self.holds = holds

@@ -527,7 +527,7 @@ class CopyChecks(ConformanceSuite):
     @checks("opendal:C7")
     @needs("rename", "stat")
     async def test_rename(self, operator: Operator) -> None:
-        """The object is at the target alone, under all conditions, and is never renamed to itself."""
+        """The object is only at the target, under all conditions, and is never renamed to itself."""
         await self.put_directly("from", content(1000))
         await self.put_directly("to", b"old")
         etag = (await operator.stat("from")).etag

@@ -97,7 +97,7 @@ async def test_the_error_of_a_read_without_memory_says_how_much_views_hold() -> 
             await reader.read_at(10 * BLOCK, 10)
         assert b.runtime.now() - began == pytest.approx(30.0)
         message = str(caught.value)
-        assert f"{5 * BLOCK} of memory_bytes={4 * BLOCK} are in use, of which views hold {2 * BLOCK}," in message
+        assert f"{5 * BLOCK} of memory_bytes={4 * BLOCK} are in use: views hold {2 * BLOCK}," in message
         assert "blocks of 1 open readers and of closed ones 0, requests in flight 0," in message
         assert f"scans and views of blocks that are gone {5 * BLOCK};" in message
         assert "budget_wait_seconds=30:" in str(caught.value)

@@ -41,7 +41,7 @@ def test_the_page_of_a_program(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "code", "said"),
     [
-        ((sys.executable, "-c", "print(1)"), 1, "no trace was written"),
+        ((sys.executable, "-c", "print(1)"), 1, f"not imported aioprefetch, which {sys.executable} has"),
         ((sys.executable, "-c", "import sys; sys.exit(7)"), 7, "no trace was written"),
         ((sys.executable, "-c", "import os; os.kill(os.getpid(), 15)"), 128 + signal.SIGTERM, "no trace was written"),
         (("no-such-program",), 127, "there is no program no-such-program"),

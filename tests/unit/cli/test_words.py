@@ -9,7 +9,8 @@ from urllib.request import urlopen
 import click
 import pytest
 
-from aioprefetch.cli.app import COMMANDS, app
+from aioprefetch.cli.app import COMMANDS, app, run_command
+from aioprefetch.cli.other_tools import OPTION_ANSWERS, SAME_OPTIONS
 from aioprefetch.operator.operator import Operator
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing.conformance.suite import checks
@@ -167,23 +168,44 @@ def test_an_empty_bucket_is_there(bucket: Bucket, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "answer"),
+    ("line", "code", "said"),
     [
-        ("tree", "aioprefetch ls -lR PLACE"),
-        ("lsd", "aioprefetch ls PLACE"),
-        ("rcat", "aioprefetch cp - DST"),
-        ("tail", "aioprefetch cat --range -4KiB: PLACE"),
-        ("diff", "aioprefetch sync --dry-run SRC DST"),
-        ("signurl", "aioprefetch presign PLACE"),
-        ("moveto", "aioprefetch mv SRC DST"),
-        ("mb", "the tool of the store makes and removes buckets"),
-        ("syncc", "Did you mean sync?"),
+        ("tree x", 2, "No such command 'tree': aioprefetch ls -lR PLACE does it"),
+        ("rcat x", 2, "aioprefetch cp - DST does it"),
+        ("diff x", 2, "aioprefetch sync --dry-run SRC DST does it"),
+        ("mb x", 2, "the tool of the store makes and removes buckets"),
+        ("syncc x", 2, "Did you mean sync?"),
+        ("ls --no-sign-request {0}", 2, "'anonymous' is an option of s3://"),
+        ("ls -l --human-readable {0}", 0, " B  "),
+        ("du --humanize --max-depth 1 {0}", 0, " B"),
+        ("cp -r --dryrun --transfers 2 --only-show-errors {0}/ {0}-copy/", 0, "index.html"),
+        ("cp --ignore-existing --no-progress {0}/index.html {0}/logs/a.log", 0, "left as it was, because of -n"),
+        ("sync --delete-after --fast-list -P --dryrun {0}/ {0}-copy/", 0, "copy "),
+        ("cat --raw {0}/index.html", 0, "site/index.html"),
+        ("presign --expires-in 60 {0}/index.html", 1, "Unsupported"),
+        ("ls --dryrun {0}", 2, "No such option '--dry-run'"),
+        ("cp --acl public-read a b", 2, "No such option '--acl': the settings of the bucket apply; hint: "),
+        ("--region x ls {0}", 2, "options of a store come after the command"),
     ],
 )
-def test_words_of_other_tools_are_answered(word: str, answer: str) -> None:
-    said = run(word, "x", code=2).stderr
-    assert f"No such command '{word}'" in said
-    assert answer in said
+def test_words_of_other_tools_are_taken_or_answered(
+    site: Path, capfd: pytest.CaptureFixture[str], line: str, code: int, said: str
+) -> None:
+    assert run_command(line.format(site).split()) == code
+    assert said in "".join(capfd.readouterr())
+
+
+def test_each_option_of_the_tables_is_reached(capfd: pytest.CaptureFixture[str]) -> None:
+    """A name that is taken belongs to a command, and one that is answered to none that has it."""
+    context = click.Context(app)
+    commands = [command for name in COMMANDS if (command := app.get_command(context, name)) is not None]
+    own = {option.lstrip("-") for command in commands for one in command.params for option in one.opts}
+    assert own >= {*SAME_OPTIONS, "fast-list"}
+    assert not own & {name for names in SAME_OPTIONS.values() for name in names.split()}
+    for answer, names in OPTION_ANSWERS.items():
+        for name in names.split():
+            assert run_command(["stat", name, "x"]) == 2
+            assert f"No such option '{name}': {answer};" in capfd.readouterr().err
 
 
 def test_listings_by_size_and_time(tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ class TestBuckets:
 
     def test_that_cannot_be_made_here_say_so(self) -> None:
         fs = HttpFileSystem()
-        with pytest.raises(ap.Unsupported, match="name one that exists"):
+        with pytest.raises(ap.Unsupported, match="name an existing bucket"):
             fs.ls("")
 
     def test_are_not_walked_all_at_once(self, bucket: Bucket) -> None:

@@ -207,7 +207,7 @@ async def test_a_streaming_write_that_fails_is_reported_with_its_error() -> None
             "paths are relative to memory://store/a, and this one begins with store/a/, so this may be 'd/k'",
         ),
         ("store/k", "and this one begins with store/, so this may be 'k'"),
-        ("d/*.csv", "a path is taken as it stands: list(prefix, glob=...) finds those that match a pattern"),
+        ("d/*.csv", "a path is taken as it stands: list(prefix, glob=...) finds what matches a pattern"),
     ],
 )
 async def test_a_url_in_place_of_a_path_is_found_out(path: str, says: str) -> None:

@@ -187,7 +187,7 @@ async def test_two_row_groups_in_one_place_are_refused() -> None:
     tree = tree_of(PLAIN)
     tree[4][1].items[1] = tree[4][1].items[0]
     found = await footer_for(with_tree(PLAIN, tree))
-    with pytest.raises(UntrustedMetadata, match="overlaps that of row group 0"):
+    with pytest.raises(UntrustedMetadata, match="overlaps the chunk of row group 0"):
         column_chunks(found, range(4), (0,))
 
 

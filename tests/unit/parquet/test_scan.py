@@ -178,7 +178,7 @@ async def test_an_object_that_was_overwritten_is_no_mixture(b: Bench) -> None:
 async def test_a_footer_of_another_file_is_refused(b: Bench) -> None:
     b.put(DATA, "other")
     footer = await ap.parquet.footer(b.operator, "other")
-    with pytest.raises(ConfigInvalid, match="'other', not of 'k'"):
+    with pytest.raises(ConfigInvalid, match="'other', not to 'k'"):
         ap.parquet.scan(b.operator, "k", footer=footer)
 
 

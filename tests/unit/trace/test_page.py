@@ -141,12 +141,13 @@ def test_processes_have_lanes() -> None:
 def test_the_headline_and_the_advice() -> None:
     script = Script()
     for number in range(4):
-        script.request("a<b", number * MiB, (number + 1) * MiB, at=0.001 * number)
+        script.request("a<b", number * MiB, (number + 1) * MiB, at=0.001 * number, first=0.004 * (number + 1))
     script.read("a<b", 0, 3 * MiB // 2, waited=0.02)
     text = written(script.recording(), title="nightly & job")
     assert "<title>nightly &amp; job</title>" in text
     assert "<h1>4\u00a0requests, 4\u00a0MiB, 23\u00a0ms</h1>" in text
     assert "62 % of the bytes (2.5 MiB) were not used:</strong> read with policy=" in text
+    assert "99 %: 16 ms" in text
     assert "<h3>a&lt;b</h3>" in text
     assert "2.5 MiB not used" in text
 

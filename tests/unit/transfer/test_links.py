@@ -68,7 +68,7 @@ async def test_links_below_a_directory_are_named_in_the_report(cache: Path, capl
         assert report.passed_over == tuple((name, "a symbolic link") for name in ("all", "dangling", "model.bin"))
         assert "passed_over=3" in repr(report)
         (logged,) = (record for record in caplog.records if record.name == "aioprefetch.copy")
-        assert (logged.levelname, "3 names below" in logged.getMessage()) == ("WARNING", True)
+        assert (logged.levelname, "passed over 3 below" in logged.getMessage()) == ("WARNING", True)
         assert (await ap.copy(cache / "current", (op, "y/"), glob="R*")).passed_over == ()
         with pytest.raises(NotFound, match=r"'model\.bin' is a symbolic link, and passed over"):
             await ap.copy(f"{cache}/current/*.bin", (op, "z/"))
@@ -82,7 +82,7 @@ async def test_an_upload_of_a_directory_logs_the_links(cache: Path, caplog: pyte
     async with memory() as op:
         with caplog.at_level(logging.WARNING):
             await op.upload(cache / "current", "x/")
-            assert "3 names below" in caplog.text
+            assert "passed over 3 below" in caplog.text
             assert "such as 'all': a symbolic link" in caplog.text
             caplog.clear()
             await op.upload(cache / "blobs", "y/")

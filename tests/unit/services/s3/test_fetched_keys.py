@@ -58,10 +58,7 @@ Answer = tuple[int, str] | None
 
 
 class Services:
-    """A server for all of them. The answers of a path are given one after the other, the last one again and again.
-
-    ``None`` drops the connection.
-    """
+    """A server for all of them. A path gives its answers in turn, then the last one; ``None`` drops the connection."""
 
     def __init__(self) -> None:
         self.url = ""
