@@ -24,12 +24,12 @@ class SourceOptions(StoreTexts, LimitOptions, BlockOptions, total=False):
     quarantine_location: str | None
     file_schema: str | None
     metadata_columns: str | Sequence[str] | None
+    requests_per_second: float | None
     mode: str | None
     recursive_file_lookup: Literal[True] | None
     merge_schema: Literal[True] | None
     ignore_missing_files: bool | None
     ignore_corrupt_files: bool | None
-    requests_per_second: float | None
     hidden_files: bool | None
     list_retry_seconds: float | None
     target_partition_bytes: ByteCount | None
