@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
-    from aioprefetch.parquet.byte_plan import Plan, PlannedChunk
+    from aioprefetch.parquet.byte_plan import FilesPlan, Plan, PlannedChunk
     from aioprefetch.parquet.footer import Footer, footer
-    from aioprefetch.parquet.scan import FilesPlan, count_rows, plan, plan_files, read_table, scan
+    from aioprefetch.parquet.scan import count_rows, plan, plan_files, read_table, scan
     from aioprefetch.parquet.tables import delta_files, iceberg_files
 
 __all__ = [
@@ -37,9 +37,9 @@ __all__ = [
 load_at_first_use(
     __name__,
     {
-        "scan": ("FilesPlan", "count_rows", "plan", "plan_files", "read_table", "scan"),
+        "scan": ("count_rows", "plan", "plan_files", "read_table", "scan"),
         "footer": ("Footer", "footer"),
-        "byte_plan": ("Plan", "PlannedChunk"),
+        "byte_plan": ("FilesPlan", "Plan", "PlannedChunk"),
         "tables": ("delta_files", "iceberg_files"),
     },
     extra="parquet",

@@ -16,7 +16,7 @@ from aioprefetch.errors import ConfigInvalid, IsADirectory, NotFound
 from aioprefetch.filters import Filters, check_expression, filter_expression, filtered, load_evaluation
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
-from aioprefetch.parquet.byte_plan import Plan, PlanLimits, plans_html
+from aioprefetch.parquet.byte_plan import FilesPlan, Plan, PlanLimits
 from aioprefetch.parquet.columns import Projection
 from aioprefetch.parquet.dataset.ahead import in_order
 from aioprefetch.parquet.dataset.catalog import CatalogFile, ScanFile, catalog_files
@@ -535,54 +535,6 @@ async def _rows_of(operator: Operator, files: Sequence[DatasetFile]) -> int:
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class FilesPlan:
-    """The plans of the files that a scan reads, in their order: those with rows that filters and ``rows`` may leave.
-
-    What came with a footer, as small files do whole, is in no request.
-    """
-
-    path: str
-    files: tuple[Plan, ...]
-
-    @property
-    def row_count(self) -> int:
-        """The number of rows that are read, before filters."""
-        return sum(plan.row_count for plan in self.files)
-
-    @property
-    def request_count(self) -> int:
-        """The number of requests for data, behind those for listings and footers."""
-        return sum(len(plan.requests) for plan in self.files)
-
-    @property
-    def projected_bytes(self) -> int:
-        """Bytes of all wanted ranges."""
-        return sum(plan.projected_bytes for plan in self.files)
-
-    @property
-    def requested_bytes(self) -> int:
-        """The bytes of the requests: wanted bytes that are not in memory, and gaps."""
-        return sum(plan.requested_bytes for plan in self.files)
-
-    def describe(self) -> str:
-        """The plans as text, file after file."""
-        summary = (
-            f"{self.path}: {self.row_count} rows of {len(self.files)} files, {self.request_count} requests for"
-            f" {self.requested_bytes} bytes"
-        )
-        return "\n".join([summary, *(plan.describe() for plan in self.files)])
-
-    def __repr__(self) -> str:
-        return (
-            f"<FilesPlan {self.path!r} files={len(self.files)} rows={self.row_count} requests={self.request_count}"
-            f" requested_bytes={self.requested_bytes}>"
-        )
-
-    def _repr_html_(self) -> str:
-        return plans_html(self.path, self.files, f"{self.row_count:,} rows of {len(self.files):,} files")
 
 
 async def plan(operator: Operator, path: str, **options: Unpack[ScanOptions]) -> Plan:

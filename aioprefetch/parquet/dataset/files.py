@@ -30,6 +30,7 @@ from aioprefetch.filters import Dnf, Filters, row_mask
 from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet.footer import seen_size
 from aioprefetch.plan.patterns import compile_glob, has_wildcard, literal_prefix
+from aioprefetch.ranges import Range, intersected, joined
 from aioprefetch.values import Entry
 from aioprefetch.verbs.arguments import checked_path
 from aioprefetch.verbs.listing import list_literally
@@ -326,3 +327,24 @@ def _typed(name: str, values: Sequence[str | None], schema: pa.Schema | None) ->
     if known and all(_NUMBER.fullmatch(value) and -_INT32_MAX - 1 <= int(value) <= _INT32_MAX for value in known):
         return pa.array([None if value is None else int(value) for value in values], pa.int32())
     return pa.array(values, pa.string())
+
+
+def whole_files(sizes: Sequence[int | None], block_bytes: int, bytes_max: int) -> list[bool]:
+    """For each file whether it comes whole with its footer: the first ones of at most a block, ``bytes_max`` in all."""
+    left = bytes_max
+    whole = []
+    for size in sizes:
+        whole.append(size is not None and size <= min(block_bytes, left))
+        left -= size if size is not None and whole[-1] else 0
+    return whole
+
+
+def rows_of_files(rows: Sequence[Range], counts: Sequence[int]) -> list[list[Range]]:
+    """The share of each file of ``counts`` rows in ``rows``, which count through all files; from its first row on."""
+    wanted = joined(rows)
+    shares, base = [], 0
+    for count in counts:
+        share = intersected(wanted, [(base, base + count)])
+        shares.append([(start - base, end - base) for start, end in share])
+        base += count
+    return shares

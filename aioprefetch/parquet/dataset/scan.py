@@ -42,7 +42,16 @@ from aioprefetch.parquet.columns import (
 from aioprefetch.parquet.dataset.ahead import Ahead, Job, in_order
 from aioprefetch.parquet.dataset.catalog import CatalogFile
 from aioprefetch.parquet.dataset.field_ids import FieldIds, Matching
-from aioprefetch.parquet.dataset.files import DatasetFile, Partitions, Source, files_instead, find_files, path_values
+from aioprefetch.parquet.dataset.files import (
+    DatasetFile,
+    Partitions,
+    Source,
+    files_instead,
+    find_files,
+    path_values,
+    rows_of_files,
+    whole_files,
+)
 from aioprefetch.parquet.file_part import BUDGET_SHARE, REQUESTS_HELD, SEGMENT_BYTES_MIN, file_part, memory_limits
 from aioprefetch.parquet.footer import TAIL_BYTES, TAIL_BYTES_EVERYTHING, Footer, seen_size, without_data
 from aioprefetch.parquet.footer import footer as read_footer
@@ -50,7 +59,7 @@ from aioprefetch.parquet.footer import read_footer as parsed_footer
 from aioprefetch.parquet.page_metadata import PAGE_BYTES_DEFAULT, PageOptions
 from aioprefetch.parquet.plan import ScanArguments, plan_scan
 from aioprefetch.parquet.pruning import filter_tree, prune_by_tree
-from aioprefetch.ranges import Range, intersected, joined
+from aioprefetch.ranges import Range, joined
 from aioprefetch.scheduler.decode_loop import PARTS_AT_ONCE
 from aioprefetch.scheduler.io_service import SLOTS_MAX, IoService
 from aioprefetch.scheduler.pages import PreparedScan, ScanPart
@@ -561,32 +570,11 @@ class _DatasetScan:
 _PartOf = Callable[[Callable[[], None]], "ScanPart | None"]
 
 
-def whole_files(sizes: Sequence[int | None], block_bytes: int, bytes_max: int) -> list[bool]:
-    """For each file whether it comes whole with its footer: the first ones of at most a block, ``bytes_max`` in all."""
-    left = bytes_max
-    whole = []
-    for size in sizes:
-        whole.append(size is not None and size <= min(block_bytes, left))
-        left -= size if size is not None and whole[-1] else 0
-    return whole
-
-
 def spread(numbers: Sequence[int], count: int) -> list[int]:
     """At most ``count`` of some numbers, at equal distances, the first and the last among them if there are two."""
     if len(numbers) <= count:
         return list(numbers)
     return [numbers[place * (len(numbers) - 1) // max(1, count - 1)] for place in range(count)]
-
-
-def rows_of_files(rows: Sequence[Range], counts: Sequence[int]) -> list[list[Range]]:
-    """The share of each file of ``counts`` rows in ``rows``, which count through all files; from its first row on."""
-    wanted = joined(rows)
-    shares, base = [], 0
-    for count in counts:
-        share = intersected(wanted, [(base, base + count)])
-        shares.append([(start - base, end - base) for start, end in share])
-        base += count
-    return shares
 
 
 def _service(operator: Operator, request: DatasetRequest) -> IoService:

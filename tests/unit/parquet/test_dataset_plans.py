@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 from aioprefetch.errors import InvalidArgument, InvalidPath, Unsupported
 from aioprefetch.parquet.columns import SchemaUnion
 from aioprefetch.parquet.dataset.ahead import Ahead, Job, in_order
-from aioprefetch.parquet.dataset.files import NULL_VALUE, Partitions, checked_source, is_visible, path_values
-from aioprefetch.parquet.dataset.scan import rows_of_files, whole_files
+from aioprefetch.parquet.dataset.files import (
+    NULL_VALUE,
+    Partitions,
+    checked_source,
+    is_visible,
+    path_values,
+    rows_of_files,
+    whole_files,
+)
 from tests.profile import each_of
 
 # --- paths ------------------------------------------------------------------------------------------------------------
