@@ -138,7 +138,7 @@ async def test_conditions_of_a_copy_and_of_a_move() -> None:
         await op.copy("k", "copy", if_match=etag, if_not_exists=True)
         await op.move("k", "moved", if_match=etag, if_not_exists=True)
         assert await tree_of(op, "") == {"copy": b"one", "moved": b"one", "there": b"two"}
-        with pytest.raises(InvalidArgument, match="of one object"):
+        with pytest.raises(InvalidArgument, match="belong to one object"):
             await op.move("d/", "e/", if_match=etag)
         await put_tree(op, "", {"d/k": b"three", "k": b"four"})
         with pytest.raises(AlreadyExists):
