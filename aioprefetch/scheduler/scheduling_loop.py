@@ -110,7 +110,8 @@ async def schedule_parts(
 ) -> None:
     """Schedule part after part into ``pages``; an error ends the channel after the pages scheduled before it.
 
-    It waits for no read. It lets other tasks have their turn after ``pages_per_turn`` pages, and waits for room then.
+    It waits for no read. It lets other tasks have their turn after each part, since files that are in memory are opened
+    without a wait, and after ``pages_per_turn`` pages, when it waits for room, too.
     """
     try:
         async for part in each_part(parts):
@@ -123,6 +124,7 @@ async def schedule_parts(
                     scheduled = 0
                     await asyncio.sleep(0)
                     await pages.room()
+            await asyncio.sleep(0)
     except Exception as error:
         pages.end(copy_of(error))
     finally:
