@@ -67,6 +67,8 @@ class FilterColumns:
         """The columns of the filters, if they are few bytes of ``plan`` and may leave row groups or pages out of it."""
         if arguments.filters is None or not arguments.filters_rows or plan.requested_bytes < OTHERS_BYTES_MIN:
             return None
+        if arguments.counted is not None:  # A count reads no other columns, and each plan would count once more.
+            return None
         chunks = footer.chunks[plan.row_groups[0]] if plan.row_groups else []
         if len(plan.row_groups) < 2 and not any(chunks[leaf].offset_index for leaf in plan.columns if chunks):
             return None

@@ -160,3 +160,11 @@ async def test_rows_that_a_catalog_leaves_out_are_not_counted(op: ap.Operator) -
         table = await ap.parquet.read_table(op, files=files, columns=["i"], filters=filters)
         assert await count(op, files=files, filters=filters) == (expected, 3 if filters is None else 6)
         assert table.num_rows == expected
+
+
+async def test_a_column_of_many_bytes_is_counted_once(op: ap.Operator) -> None:
+    """Other scans evaluate such a filter before they read more."""
+    rows = 4_000_000
+    table = pa.table({"i": pa.array(range(rows), pa.int64())})
+    await op.write("large", written(table, row_group_size=rows // 4, compression="none", use_dictionary=False))
+    assert await ap.parquet.count_rows(op, "large", filters=[("i", ">", 5), ("i", "<", rows - 5)]) == rows - 11
