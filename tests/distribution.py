@@ -16,7 +16,7 @@ import aioprefetch
 from tests.repository.source_tree import ROOT, project_files
 
 DIST = ROOT / "dist"
-WHEEL_BYTES_MAX = 1_520_435  # 1.45 MiB
+WHEEL_BYTES_MAX = 1_572_864  # 1.5 MiB
 METADATA = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
 # PySpark looks for data sources in top-level modules, so this one is installed there.
 MOVED = {"aioprefetch/spark/registration.py": "pyspark_aioprefetch.py"}
