@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from aioprefetch.errors import copy_of
@@ -114,24 +115,25 @@ async def schedule_parts(
     without a wait, and after ``pages_per_turn`` pages, when it waits for room, too.
     """
     try:
-        async for part in each_part(parts):
-            pages.put(part)
-            scheduled = 0
-            for line in scan_lines(part.columns, part.io, part.rows):
-                pages.put(line)
-                scheduled += len(line.pages)
-                if scheduled >= pages_per_turn:
-                    scheduled = 0
-                    await asyncio.sleep(0)
-                    await pages.room()
-            await asyncio.sleep(0)
+        async with aclosing(each_part(parts)) as each:
+            async for part in each:
+                pages.put(part)
+                scheduled = 0
+                for line in scan_lines(part.columns, part.io, part.rows):
+                    pages.put(line)
+                    scheduled += len(line.pages)
+                    if scheduled >= pages_per_turn:
+                        scheduled = 0
+                        await asyncio.sleep(0)
+                        await pages.room()
+                await asyncio.sleep(0)
     except Exception as error:
         pages.end(copy_of(error))
     finally:
         pages.end()
 
 
-async def each_part(parts: Sequence[ScanPart] | AsyncIterator[ScanPart]) -> AsyncIterator[ScanPart]:
+async def each_part(parts: Sequence[ScanPart] | AsyncIterator[ScanPart]) -> AsyncGenerator[ScanPart, None]:
     """The parts one after the other; an iterator of them is closed at the end."""
     if isinstance(parts, Sequence):
         for part in parts:

@@ -68,12 +68,12 @@ def parquet(table: pa.Table, path: Path) -> None:
 
 
 # What allocators keep of memory that is free, and decoders need for a moment. Compressed strings of Lance 2.2 need
-# most: codes become characters by numpy, whose memory the C library gives back late.
+# most: codes become characters by numpy, and are joined and taken by Arrow; both allocators give memory back late.
 SLACK_BYTES = {
     "numbers.parquet": 16 * MIB,
     "texts.parquet": 32 * MIB,
     "numbers.lance": 16 * MIB,
-    "texts.lance": 112 * MIB,
+    "texts.lance": 136 * MIB,
 }
 FILES: dict[str, Callable[[Path], object]] = {
     "numbers.parquet": lambda path: parquet(numbers(2_000_000), path),
@@ -102,7 +102,7 @@ WIDE: dict[str, Callable[[Path], object]] = {
     "wide.2.1.lance": lambda path: write_file(wide(20_000), "2.1", 128 << 20, path, batch_rows=10_000),
     "one_text.parquet": one_text,
 }
-WIDE_BYTES_MAX = 4 * BUDGET_BYTES
+WIDE_BYTES_MAX = 6 * BUDGET_BYTES
 
 
 def scanned(directory: Path, name: str, batch_rows: int) -> tuple[int, ...]:
