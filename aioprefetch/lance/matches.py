@@ -26,7 +26,7 @@ from aioprefetch.scheduler.decode_loop import BatchOptions, DecodeLoop
 from aioprefetch.scheduler.io_service import IoService
 from aioprefetch.scheduler.pages import PreparedScan, ScanPart
 
-# A window ends after so many rows of the first scan, or with so many bytes of matches. A page that lies in two windows
+# A window ends after this many rows of the first scan, or bytes of matches. A page that lies in two windows
 # is read for both.
 WINDOW_ROWS = 1 << 19
 WINDOW_BYTES = 16 << 20

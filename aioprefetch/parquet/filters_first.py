@@ -35,7 +35,7 @@ from aioprefetch.scheduler.pages import PreparedScan, ScanPart
 OTHERS_BYTES_MIN = 8 << 20
 # If everything matches, the columns of the filter are read twice: at most this share (1 / n) of the others.
 OWN_SHARE = 4
-# Fewer rows between two that match are read with them: to begin again takes as long as to decode so many.
+# A gap of at most this many rows between two matches is read with them: a new range costs as much as decoding it.
 _GAP_ROWS = 8192
 # The share (1 / n) of the scan's memory for the columns of the filter.
 _MEMORY_SHARE = 4

@@ -56,7 +56,7 @@ SHORT_BATCH_SECONDS = 1.0
 class BatchOptions:
     """How a scan cuts its rows: at most ``rows`` rows and about ``bytes`` bytes of Arrow memory a batch.
 
-    Of batches with fewer rows than ``together`` the loops give runs with about so many, for the scan to cut. ``bytes``
+    Batches of fewer rows than ``together`` are decoded in runs of about that many, which the scan cuts. ``bytes``
     is ``None`` for as many as the memory of the operator allows. After ``limit`` rows the scan is over.
     """
 

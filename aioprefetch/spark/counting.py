@@ -24,7 +24,7 @@ from aioprefetch.sync import run
 if TYPE_CHECKING:
     from aioprefetch.spark.read_options import BatchOptions
 
-# The footers of more files than this are read by a Spark job, whose tasks have so many each.
+# The footers of more files than this are read by a Spark job, and the files of each of its tasks.
 _FILES_MAX = 1000
 _TASK_FILES = 500
 _FOOTERS_AT_ONCE = 64

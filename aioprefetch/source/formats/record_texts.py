@@ -109,7 +109,7 @@ class RecordTexts(LineFormat):
 
 
 class CsvTexts(RecordTexts):
-    """Records of CSV. Without ``multi_line`` each line is one, whatever quotes it has."""
+    """Records of CSV. Without ``multi_line`` each line is a record, and quotes mean nothing."""
 
     name = "csv-records"
     options = RecordTexts.options | {"header", "delimiter", "quote", "escape", "comment"}

@@ -113,7 +113,7 @@ class ReadTask:
 
 # The code of S3 for an object in an archive.
 ARCHIVED = "InvalidObjectState"
-# If so many of the first files of a task are all forbidden, it is the identity and no single file.
+# If this many first files of a task are all forbidden, the identity has no rights: no single file is to blame.
 FORBIDDEN_MAX = 10
 
 # Operations of the decoders of Parquet and Lance, where ``Unsupported`` is about the file and not about the store.

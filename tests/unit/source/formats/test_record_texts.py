@@ -1,4 +1,4 @@
-"""Records of CSV and JSON as texts: what is one, whatever its bytes, and wherever a file is cut."""
+"""Records of CSV and JSON as texts: what counts as a record, with any bytes, and with a cut at any place of a file."""
 
 from dataclasses import replace
 from typing import Any
